@@ -1,0 +1,18 @@
+/** `tracking.requestIds`: globs over request ids, `!` in front excludes. */
+import picomatch from 'picomatch';
+
+/** An id is text, not a path: `*` takes slashes and leading dots too. */
+const OPTIONS = { bash: true, dot: true, nonegate: true } as const;
+
+/**
+ * Whether an id is selected: by at least one of the including globs (none given: by any), and by none of the
+ * excluding ones.
+ */
+export function idFilter(globs: readonly string[]): (id: string) => boolean {
+  const excluding = globs.filter((glob) => glob.startsWith('!')).map((glob) => glob.slice(1));
+  const including = globs.filter((glob) => !glob.startsWith('!'));
+  if (excluding.length === 0 && (including.length === 0 || including.includes('*'))) return () => true;
+  const excludes = excluding.map((glob) => picomatch(glob, OPTIONS));
+  const includes = (including.length === 0 ? ['*'] : including).map((glob) => picomatch(glob, OPTIONS));
+  return (id) => includes.some((matches) => matches(id)) && !excludes.some((matches) => matches(id));
+}

@@ -1,0 +1,251 @@
+/**
+ * Everything between vLLM's two ends, composed: the endpoints of both ways in, the frontend they belong to, the
+ * state that outlives this process. No HTTP, no metrics library.
+ */
+import type { Logger } from 'pino';
+import type { Settings } from '../config/settings.js';
+import { type Address, formatAddress, requireAddress } from './address.js';
+import { DataListeners } from './data-listeners.js';
+import { SocketDirectory } from './directory.js';
+import { Endpoint, type EndpointKind } from './endpoint.js';
+import type { StepObserver } from './engines.js';
+import { Frontend } from './frontend.js';
+import { idFilter } from './id-filter.js';
+import { InitHandler } from './init.js';
+import { type State, StateFile } from './state.js';
+import type { TapContext } from './tap.js';
+import type { Telemetry } from './telemetry.js';
+
+/** At the end of a drain a message that has begun is given this long to become whole. */
+const BOUNDARY_TIMEOUT_MS = 1000;
+const DRAIN_POLL_MS = 20;
+/** The client whose sockets were there before this process, when no state file tells which is whose. */
+const RECOVERED_CLIENT = '0';
+
+export interface RelayOptions {
+  readonly settings: Settings;
+  readonly observer: StepObserver;
+  readonly telemetry: Telemetry;
+  readonly logger: Logger;
+  readonly recorder?: TapContext['recorder'];
+}
+
+export class Relay {
+  readonly frontend: Frontend;
+  readonly #options: RelayOptions;
+  readonly #endpoints = new Set<Endpoint>();
+  /** Let go of, but with connections that go on. */
+  readonly #retired = new Set<Endpoint>();
+  readonly #context: TapContext;
+  readonly #listeners: DataListeners;
+  readonly #directory: SocketDirectory | null;
+  readonly #stateFile: StateFile | null;
+  #recovering: State | null = null;
+  #saveScheduled = false;
+  #isDraining = false;
+
+  constructor(options: RelayOptions) {
+    const { settings, telemetry, logger, observer, recorder } = options;
+    this.#options = options;
+    this.frontend = new Frontend({
+      observer,
+      telemetry,
+      logger,
+      selects: idFilter(settings.tracking.requestIds),
+      onInit: (body) => init.handle(body),
+      onChange: () => this.#scheduleSave(),
+    });
+    this.#context = {
+      frontend: this.frontend,
+      telemetry,
+      logger,
+      maxFrameBytes: settings.decode.maxFrameBytes,
+      ...(recorder === undefined ? {} : { recorder }),
+    };
+    const removed = (endpoint: Endpoint) => this.#retire(endpoint);
+    const { handshake, ports, advertiseHost } = settings.engine;
+    const bindAddress = handshake === null ? null : requireAddress(handshake);
+    this.#listeners = new DataListeners({
+      bindHost: bindAddress !== null && 'host' in bindAddress ? bindAddress.host : null,
+      advertiseHost,
+      ports,
+      logger,
+      createEndpoint: (upstream) => this.#createEndpoint(upstream),
+      removed,
+    });
+    const { dir } = settings.ipc;
+    this.#directory =
+      dir === null
+        ? null
+        : new SocketDirectory({
+            dir,
+            logger,
+            createEndpoint: (_uuid, upstream) => this.#createEndpoint({ path: upstream }),
+            recovered: (endpoint, uuid, socketType) => this.#recoverTaken(endpoint, uuid, socketType),
+            removed,
+          });
+    this.#stateFile =
+      settings.state.path === null ? null : new StateFile(settings.state.path, telemetry, logger);
+    const init = new InitHandler({
+      frontend: this.frontend,
+      listeners: this.#listeners,
+      findTaken: (path) => this.#directory?.find(path),
+      telemetry,
+      logger,
+    });
+    telemetry.beforeRead(() => this.#fold());
+  }
+
+  /** Binds everything. Throws SteptapError naming the address or directory that can't be had. */
+  async start(): Promise<void> {
+    const { settings } = this.#options;
+    this.#recovering = this.#stateFile?.read() ?? null;
+    if (this.#recovering !== null) {
+      this.frontend.recover(this.#recovering.addresses, this.#recovering.engines);
+      await this.#recoverListeners(this.#recovering);
+    }
+    if (settings.frontend.handshake !== null && settings.engine.handshake !== null) {
+      const endpoint = this.#createEndpoint(requireAddress(settings.frontend.handshake));
+      endpoint.assign('handshake', null);
+      await endpoint.listen(requireAddress(settings.engine.handshake));
+    }
+    await this.#directory?.start();
+    this.#recovering = null;
+    this.#save();
+  }
+
+  get endpoints(): readonly Endpoint[] {
+    return [...this.#endpoints];
+  }
+
+  /** Why traffic can't be expected to flow; empty when it can. */
+  unreadyReasons(): string[] {
+    const reasons: string[] = [];
+    if (this.#isDraining) reasons.push('draining');
+    if (this.#directory?.isMissing)
+      reasons.push(`socket directory ${this.#options.settings.ipc.dir} is missing`);
+    if (!this.frontend.engines.all.some(({ connections }) => connections > 0))
+      reasons.push('no engine is connected');
+    for (const endpoint of this.#endpoints) {
+      if (endpoint.unreachable)
+        reasons.push(`frontend does not answer at ${endpoint.name} (${endpoint.kindLabel})`);
+    }
+    for (const engine of this.frontend.lostEngines) {
+      reasons.push(`frontend can't send to engine ${engine} since its connection was replaced: restart vLLM`);
+    }
+    return reasons;
+  }
+
+  /**
+   * Relays on until the connections have closed or `timeoutMs` is over, then puts the socket names back and stops
+   * each connection at a message boundary.
+   */
+  async drain(timeoutMs: number): Promise<void> {
+    this.#isDraining = true;
+    await this.#connectionsClosed(timeoutMs);
+    const connections = this.#connections();
+    this.#directory?.putBack();
+    for (const endpoint of this.#endpoints) endpoint.stopListening();
+    for (const connection of connections) connection.stopAtBoundary();
+    await this.#connectionsClosed(BOUNDARY_TIMEOUT_MS);
+    this.destroy();
+  }
+
+  /** Ends everything now. */
+  destroy(): void {
+    this.#directory?.putBack();
+    for (const endpoint of [...this.#endpoints, ...this.#retired]) endpoint.destroy();
+  }
+
+  #connections() {
+    return [...this.#endpoints, ...this.#retired].flatMap(({ connections }) => [...connections]);
+  }
+
+  #connectionsClosed(timeoutMs: number): Promise<void> {
+    return new Promise((resolve) => {
+      const deadline = performance.now() + timeoutMs;
+      const poll = setInterval(() => {
+        if (this.#connections().length > 0 && performance.now() < deadline) return;
+        clearInterval(poll);
+        resolve();
+      }, DRAIN_POLL_MS);
+    });
+  }
+
+  #createEndpoint(upstream: Address): Endpoint {
+    const endpoint = new Endpoint(upstream, this.#context, {
+      changed: () => this.#scheduleSave(),
+      suspect: (suspected) => {
+        this.#directory?.suspect(suspected);
+        if (suspected.connections.size === 0) this.#retired.delete(suspected);
+      },
+    });
+    this.#endpoints.add(endpoint);
+    return endpoint;
+  }
+
+  #retire(endpoint: Endpoint): void {
+    this.#endpoints.delete(endpoint);
+    if (endpoint.connections.size > 0) this.#retired.add(endpoint);
+    this.#scheduleSave();
+  }
+
+  async #recoverListeners({ endpoints }: State): Promise<void> {
+    for (const { listen, upstream, kind, client, engines } of endpoints) {
+      if (!listen.startsWith('tcp://') || kind === 'handshake') continue;
+      const endpoint = await this.#listeners.recover(upstream, listen);
+      if (endpoint !== null) this.#adopt(endpoint, kind, client, engines);
+    }
+  }
+
+  /** A socket that was taken over before this process: what flows there stands in the state file, or is guessed. */
+  #recoverTaken(endpoint: Endpoint, uuid: string, socketType: string): void {
+    const known = this.#recovering?.endpoints.find(({ listen }) => listen.endsWith(`/${uuid}`));
+    if (known !== undefined) this.#adopt(endpoint, known.kind, known.client, known.engines);
+    else if (socketType === 'ROUTER') this.#adopt(endpoint, 'requests', RECOVERED_CLIENT, []);
+    else if (socketType === 'PULL') this.#adopt(endpoint, 'outputs', RECOVERED_CLIENT, []);
+    else endpoint.assign('other', null);
+  }
+
+  #adopt(endpoint: Endpoint, kind: string, client: string | null, engines: readonly number[]): void {
+    endpoint.assign(asKind(kind), client);
+    for (const engine of engines) endpoint.addEngine(engine);
+    if (client !== null) this.frontend.tracker(client).adoptUnknown();
+  }
+
+  /** Several things change at once when an engine starts; the file is written once, when they have. */
+  #scheduleSave(): void {
+    if (this.#saveScheduled || this.#recovering !== null) return;
+    this.#saveScheduled = true;
+    setImmediate(() => {
+      this.#saveScheduled = false;
+      this.#save();
+    });
+  }
+
+  #save(): void {
+    const endpoints = this.endpoints.flatMap(({ listenAddress, name, kind, client, engines }) =>
+      listenAddress === null
+        ? []
+        : [{ listen: formatAddress(listenAddress), upstream: name, kind, client, engines: [...engines] }],
+    );
+    const engines = this.frontend.engines.all.map(({ index }) => index);
+    this.#stateFile?.write({ addresses: this.frontend.addresses, engines, endpoints });
+  }
+
+  #fold(): void {
+    const { telemetry } = this.#options;
+    const open = new Map<string, number>([...KIND_LABELS].map((kind) => [kind, 0]));
+    for (const endpoint of [...this.#endpoints, ...this.#retired]) {
+      open.set(endpoint.kindLabel, (open.get(endpoint.kindLabel) ?? 0) + endpoint.connections.size);
+    }
+    for (const [kind, count] of open) telemetry.set('connections', { kind }, count);
+  }
+}
+
+const KINDS: readonly EndpointKind[] = ['handshake', 'requests', 'outputs', 'other', 'unknown'];
+const KIND_LABELS = KINDS.filter((kind) => kind !== 'unknown');
+
+function asKind(text: string): EndpointKind {
+  return KINDS.find((kind) => kind === text) ?? 'unknown';
+}
