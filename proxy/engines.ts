@@ -29,6 +29,7 @@ export class Engine {
 
   fold(telemetry: Telemetry): void {
     const engine = { engine: this.label };
+    telemetry.add('engine_dead_total', engine, 0);
     telemetry.add('engine_steps_total', engine, this.steps);
     telemetry.add('untracked_outputs_total', engine, this.untrackedOutputs);
     telemetry.add('untracked_batches_total', engine, this.untrackedBatches);

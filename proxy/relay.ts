@@ -15,6 +15,7 @@ import { InitHandler } from './init.js';
 import { type State, StateFile } from './state.js';
 import type { TapContext } from './tap.js';
 import type { Telemetry } from './telemetry.js';
+import type { DecodeFault } from './vllm/output-batch.js';
 
 /** At the end of a drain a message that has begun is given this long to become whole. */
 const BOUNDARY_TIMEOUT_MS = 1000;
@@ -94,6 +95,7 @@ export class Relay {
       logger,
     });
     telemetry.beforeRead(() => this.#fold());
+    startAtZero(telemetry);
   }
 
   /** Binds everything. Throws SteptapError naming the address or directory that can't be had. */
@@ -240,6 +242,24 @@ export class Relay {
       open.set(endpoint.kindLabel, (open.get(endpoint.kindLabel) ?? 0) + endpoint.connections.size);
     }
     for (const [kind, count] of open) telemetry.set('connections', { kind }, count);
+  }
+}
+
+/** An alert on the increase of a counter misses the first one when its series appears with it. */
+function startAtZero(telemetry: Telemetry): void {
+  const faults: readonly DecodeFault[] = [
+    'empty',
+    'truncated',
+    'malformed',
+    'trailing_bytes',
+    'invalid_shape',
+  ];
+  for (const reason of [...faults, 'frame_too_large', 'invalid_count']) {
+    for (const kind of ['outputs', 'requests']) telemetry.add('decode_errors_total', { kind, reason }, 0);
+  }
+  for (const reason of ['not_zmtp', 'mechanism', 'reserved_flags', 'frame_length', 'tap_error']) {
+    for (const kind of ['requests', 'outputs'])
+      telemetry.add('opaque_connections_total', { kind, reason }, 0);
   }
 }
 

@@ -124,8 +124,8 @@ export class Tap {
     lane.flow.bytes += chunk.length;
     if (this.#isOpaque) return;
     try {
-      this.#recorder?.record(lane.flow.direction, chunk);
       lane.cutter.push(chunk);
+      this.#recorder?.record(lane.flow.direction, chunk);
       if (lane.cutter.fault !== null) this.#becomeOpaque(lane.cutter.fault);
     } catch (error) {
       this.#becomeOpaque('tap_error', error);
