@@ -1,0 +1,50 @@
+/** Two `/metrics` pages that come to rest: the frontend answers a moment before it records the last step. */
+import {
+  compare,
+  compareLoosely,
+  differences,
+  type Rule,
+  type Samples,
+  scrape,
+  sumOf,
+} from './comparison.js';
+
+const SETTLE_MS = 10_000;
+const POLL_MS = 300;
+
+export interface Agreement {
+  readonly ours: Samples;
+  readonly theirs: Samples;
+  readonly problems: readonly string[];
+  /** For a table: `equal`, or what had to be allowed for. */
+  readonly verdict: string;
+}
+
+/** Asks both until they agree and no longer change, at most 10 s. `aborts`: requests of this part that were cancelled. */
+export async function agree(
+  rule: Rule,
+  urls: { ours: string; theirs: string },
+  aborts: number,
+): Promise<Agreement> {
+  const end = Date.now() + SETTLE_MS;
+  let before = '';
+  for (;;) {
+    const [ours, theirs] = await Promise.all([scrape(urls.ours), scrape(urls.theirs)]);
+    const problems = aborts === 0 ? compare(rule, ours, theirs) : compareLoosely(rule, ours, theirs, aborts);
+    const now = JSON.stringify([sumOf(ours), sumOf(theirs)]);
+    if ((problems.length === 0 && now === before) || Date.now() > end)
+      return { ours, theirs, problems, verdict: verdictOf(rule, ours, theirs, problems) };
+    before = now;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+}
+
+function verdictOf(rule: Rule, ours: Samples, theirs: Samples, problems: readonly string[]): string {
+  if (problems.length > 0) return 'DIFFERS';
+  if (rule === 'tokens') return 'token sum equal';
+  const differing = differences(ours, theirs);
+  if (differing.length === 0) return 'equal';
+  const sum = sumOf(ours) - sumOf(theirs);
+  if (rule === 'whole-prompt') return `count equal, sum ${sum} (cached tokens)`;
+  return `count equal, sum ${sum > 0 ? '+' : ''}${sum}`;
+}

@@ -1,0 +1,114 @@
+/**
+ * What steptap counted against what the frontend counted. Frontends differ in what they count, so a comparison has
+ * a rule:
+ *
+ * - `exact`: every sample of the series is equal. Rust 0.30 and later, Python 0.23 and later.
+ * - `whole-prompt`: Python before 0.23 counts cached prompt tokens as well. Equal where nothing was cached; else
+ *   `_count` is equal and `_sum` is steptap's plus the engine's own counter of prefix cache hits.
+ * - `tokens`: Rust before 0.30 has no such histogram. `_sum` equals prompt and generated tokens less prefix cache hits.
+ */
+import { request } from 'undici';
+import { parsePrometheusText } from '../support/prometheus-text.js';
+
+export type Rule = 'exact' | 'whole-prompt' | 'tokens';
+export type Samples = ReadonlyMap<string, number>;
+
+const SERIES = 'vllm:iteration_tokens_total';
+const PARTS = [`${SERIES}_bucket{`, `${SERIES}_sum{`, `${SERIES}_count{`];
+
+export function ruleFor(frontend: 'python' | 'rust', version: string): Rule {
+  const [, minor = 0] = version.split('.').map(Number);
+  if (frontend === 'rust') return minor >= 30 ? 'exact' : 'tokens';
+  return minor >= 23 ? 'exact' : 'whole-prompt';
+}
+
+/** All samples of a `/metrics` page. */
+export async function scrape(url: string): Promise<Samples> {
+  const { body, statusCode } = await request(url);
+  const text = await body.text();
+  return statusCode === 200 ? parsePrometheusText(text) : new Map();
+}
+
+/** Only those of `vllm:iteration_tokens_total`, without `_created`. */
+export function iterationSamples(all: Samples): Map<string, number> {
+  return new Map([...all].filter(([key]) => PARTS.some((part) => key.startsWith(part))));
+}
+
+/** Those samples as lines, sorted: for a file beside a capture. */
+export function seriesText(all: Samples): string {
+  const lines = [...iterationSamples(all)].map(([key, value]) => `${key} ${value}`);
+  return `${lines.sort().join('\n')}\n`;
+}
+
+/** The sum over all label sets of one name. */
+export function total(all: Samples, name: string): number {
+  let sum = 0;
+  for (const [key, value] of all) if (key === name || key.startsWith(`${name}{`)) sum += value;
+  return sum;
+}
+
+export function sumOf(all: Samples): number {
+  return total(all, `${SERIES}_sum`);
+}
+
+export function countOf(all: Samples): number {
+  return total(all, `${SERIES}_count`);
+}
+
+/** Prompt tokens that came from the engine's own prefix cache; older versions call it `gpu_prefix_cache_hits`. */
+export function prefixHits(all: Samples): number {
+  return total(all, 'vllm:prefix_cache_hits_total') + total(all, 'vllm:gpu_prefix_cache_hits_total');
+}
+
+/** One line per sample that differs; nothing when the two sets are equal. */
+export function differences(ours: Samples, theirs: Samples): string[] {
+  const [left, right] = [iterationSamples(ours), iterationSamples(theirs)];
+  const keys = [...new Set([...left.keys(), ...right.keys()])].sort();
+  if (keys.length === 0) return ['neither side has the series'];
+  return keys
+    .filter((key) => left.get(key) !== right.get(key))
+    .map((key) => `${key}: steptap ${left.get(key) ?? 'none'}, frontend ${right.get(key) ?? 'none'}`);
+}
+
+/** What stays different by the rule; an empty list is agreement. */
+export function compare(rule: Rule, ours: Samples, theirs: Samples): string[] {
+  const hits = prefixHits(theirs);
+  if (rule === 'tokens') {
+    const tokens = total(theirs, 'vllm:prompt_tokens_total') + total(theirs, 'vllm:generation_tokens_total');
+    return equal('_sum', sumOf(ours), tokens - hits);
+  }
+  if (rule === 'exact' || hits === 0) return differences(ours, theirs);
+  return [
+    ...equal('_count', countOf(ours), countOf(theirs)),
+    ...equal('_sum less prefix cache hits', sumOf(ours), sumOf(theirs) - hits),
+  ];
+}
+
+/**
+ * With `aborts` cancelled requests: `_count` equal, `_sum` and each bucket off by no more than one token and one
+ * observation for each of them.
+ */
+export function compareLoosely(rule: Rule, ours: Samples, theirs: Samples, aborts: number): string[] {
+  const hits = rule === 'exact' ? 0 : prefixHits(theirs);
+  const problems: string[] = [];
+  if (rule === 'tokens') {
+    const tokens = total(theirs, 'vllm:prompt_tokens_total') + total(theirs, 'vllm:generation_tokens_total');
+    return near('_sum', sumOf(ours), tokens - hits, aborts);
+  }
+  problems.push(...equal('_count', countOf(ours), countOf(theirs)));
+  problems.push(...near('_sum', sumOf(ours), sumOf(theirs) - hits, aborts));
+  if (hits === 0)
+    for (const [key, value] of iterationSamples(theirs))
+      problems.push(...near(key, ours.get(key) ?? Number.NaN, value, aborts));
+  return problems;
+}
+
+function equal(what: string, ours: number, theirs: number): string[] {
+  return ours === theirs ? [] : [`${what}: steptap ${ours}, frontend ${theirs}`];
+}
+
+function near(what: string, ours: number, theirs: number, bound: number): string[] {
+  return Math.abs(ours - theirs) <= bound
+    ? []
+    : [`${what}: steptap ${ours}, frontend ${theirs}, bound ${bound}`];
+}

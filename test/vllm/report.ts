@@ -1,0 +1,39 @@
+/** What an experiment found, and the lines of COMPATIBILITY.md. */
+import { appendFile } from 'node:fs/promises';
+import type { Layout } from './serving.js';
+
+export interface Proof {
+  readonly row: string;
+  /** What was not as promised. */
+  readonly problems: readonly string[];
+}
+
+export interface Row {
+  readonly layout: Layout;
+  readonly offline: boolean;
+  readonly requests: number;
+  /** Observations and tokens in all, as steptap counted them. */
+  readonly count: number;
+  readonly sum: number;
+  /** Verdicts of the parts of the load, in their order. */
+  readonly parts: readonly string[];
+}
+
+export const HEADER = [
+  '| engines | frontend | way in | engines × clients | requests | observations | tokens | nothing cached | cached prefixes, n=3 | cancelled, stop strings | vLLM’s own decoder |',
+  '|---|---|---|---|---|---|---|---|---|---|---|',
+].join('\n');
+
+export function markdownRow({ layout, offline, requests, count, sum, parts }: Row): string {
+  const frontend = offline
+    ? `LLM() ${layout.version}`
+    : layout.frontend === 'rust'
+      ? `Rust ${layout.frontendVersion}`
+      : `Python ${layout.version}`;
+  const cells = [layout.version, frontend, layout.mode, `${layout.engines} × ${layout.clients}`];
+  return `| ${[...cells, requests, count, sum, ...parts].join(' | ')} |`;
+}
+
+export async function appendRow(file: string, row: string): Promise<void> {
+  await appendFile(file, `${row}\n`);
+}
