@@ -1,0 +1,72 @@
+/**
+ * npm run bench [-- options]
+ *
+ *   --case TEXT    only cases whose name contains TEXT (repeatable); see cases.ts
+ *   --hop NAME     only this hop: none, zmq_proxy or steptap (repeatable)
+ *   --runs N       rounds, 5 unless told
+ *   --quick        a subset in one short round, under a minute
+ *
+ * Prints a table; a run of all cases and hops also writes test/bench/RESULTS.md.
+ */
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { cases } from './cases.js';
+import { type HopName, hopNames } from './hops.js';
+import { machine, report, writeResults } from './report.js';
+import type { CaseResult } from './results.js';
+import { type Durations, runSession, type Session } from './session.js';
+import { packageRoot } from './toolchain.js';
+
+/** At 50 messages/s four seconds are 200 samples, the least that a p99 can be read from. */
+const fullDurations: Durations = { throughput: 1, latency: (rate) => (rate < 1000 ? 4 : 2) };
+const quickDurations: Durations = { throughput: 0.3, latency: (rate) => (rate < 1000 ? 2 : 0.5) };
+
+const { values: options } = parseArgs({
+  options: {
+    case: { type: 'string', multiple: true },
+    hop: { type: 'string', multiple: true },
+    runs: { type: 'string' },
+    quick: { type: 'boolean', default: false },
+  },
+});
+
+const chosenCases = cases.filter(
+  ({ name, quick }) =>
+    (!options.quick || quick) && (options.case?.some((text) => name.includes(text)) ?? true),
+);
+const chosenHops = hopNames.filter((name) => options.hop?.includes(name) ?? true);
+const runs = Number(options.runs ?? (options.quick ? 1 : 5));
+if (chosenCases.length === 0 || chosenHops.length === 0 || !(Number.isInteger(runs) && runs > 0)) {
+  console.error('No such case or hop, or not a number of runs. Cases:');
+  for (const { name } of cases) console.error(`  ${name}`);
+  process.exit(64);
+}
+
+const text = report(await runAll(options.quick ? quickDurations : fullDurations), runs);
+console.log(`${machine()}\n\n${text}`);
+const complete = !options.quick && options.case === undefined && options.hop === undefined;
+if (complete) writeResults(join(packageRoot, 'test', 'bench', 'RESULTS.md'), text);
+
+/** Every round goes through all cases, so that a disturbance of the machine does not hit one case only. */
+async function runAll(durations: Durations): Promise<CaseResult[]> {
+  const results = chosenCases.map((benchCase) => ({
+    case: benchCase,
+    sessions: new Map<HopName, Session[]>(chosenHops.map((hop) => [hop, []])),
+  }));
+  for (let round = 0; round < runs; round++) {
+    for (const { case: benchCase, sessions } of results) {
+      for (const hop of rotated(chosenHops, round)) {
+        const started = performance.now();
+        sessions.get(hop)?.push(await runSession(benchCase, hop, durations));
+        const seconds = ((performance.now() - started) / 1000).toFixed(1);
+        console.error(`round ${round + 1}/${runs}  ${benchCase.name}  ${hop}  ${seconds} s`);
+      }
+    }
+  }
+  return results;
+}
+
+function rotated<T>(list: readonly T[], by: number): T[] {
+  const start = by % list.length;
+  return [...list.slice(start), ...list.slice(0, start)];
+}
