@@ -72,8 +72,8 @@ export class Frontend {
     );
   }
 
-  initRewriter(startsAt: 'greeting' | 'messages'): InitRewriter {
-    return new InitRewriter(startsAt, this.#options.onInit);
+  initRewriter(greetingLeft?: number): InitRewriter {
+    return new InitRewriter(this.#options.onInit, greetingLeft);
   }
 
   /** An INIT names these data addresses: another vLLM than before, unless they are the same. */

@@ -23,9 +23,9 @@ export class InitRewriter {
   #isTransparent = false;
   #busy: Promise<Buffer> | null = null;
 
-  /** `startsAt`: whether the first byte pushed is that of the greeting or of a frame behind it. */
-  constructor(startsAt: 'greeting' | 'messages', rewrite: Rewrite) {
-    this.#greetingLeft = startsAt === 'greeting' ? GREETING_LENGTH : 0;
+  /** `greetingLeft`: how many of the bytes pushed first belong to the greeting; behind it begins a frame. */
+  constructor(rewrite: Rewrite, greetingLeft = GREETING_LENGTH) {
+    this.#greetingLeft = greetingLeft;
     this.#rewrite = rewrite;
   }
 

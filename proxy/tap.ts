@@ -103,7 +103,7 @@ export class Tap {
       down = this.#requestsReader(toEngine, frontendReady);
     } else if (endpoint.kind === 'handshake') {
       up = new HandshakeReader(toFrontend, engineReady, context.logger);
-      this.rewriter = frontend.initRewriter('greeting');
+      this.rewriter = frontend.initRewriter();
     } else if (endpoint.kind === 'unknown') {
       up = new HelloReader(toFrontend, engineReady, (isHello) => this.#learnKind(isHello));
     }
@@ -189,7 +189,9 @@ export class Tap {
         () => undefined,
         this.#context.logger,
       );
-      if (this.toEngine.cutter.atBoundary) this.rewriter = this.#context.frontend.initRewriter('messages');
+      // HELLO may come before the frontend's greeting has passed, or in the middle of it.
+      const { atBoundary, greetingLeft } = this.toEngine.cutter;
+      if (atBoundary) this.rewriter = this.#context.frontend.initRewriter(greetingLeft);
     }
   }
 

@@ -69,6 +69,11 @@ export class FrameCutter {
     return this.#left === 0 && this.#headerLength === 0 && this.#index === 0;
   }
 
+  /** Bytes of the greeting that are still to come. */
+  get greetingLeft(): number {
+    return this.#greeting === null ? 0 : GREETING_LENGTH - this.#greetingLength;
+  }
+
   push(chunk: Buffer): void {
     this.boundary = -1;
     if (this.fault !== null) return;
