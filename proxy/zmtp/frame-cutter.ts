@@ -90,8 +90,9 @@ export class FrameCutter {
     const taken = chunk.copy(greeting, this.#greetingLength);
     this.#greetingLength += taken;
     const opening = judgeOpening(greeting.subarray(0, this.#greetingLength));
-    if (opening === 'not_zmtp') this.fault = 'not_zmtp';
-    if (this.#greetingLength === GREETING_LENGTH) {
+    if (opening === 'not_zmtp') {
+      this.fault = 'not_zmtp';
+    } else if (this.#greetingLength === GREETING_LENGTH) {
       if (mechanismOf(greeting) !== 'NULL') this.fault = 'mechanism';
       this.#greeting = null;
       this.boundary = taken;
