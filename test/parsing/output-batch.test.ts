@@ -1,0 +1,322 @@
+import { ExtData, encode } from '@msgpack/msgpack';
+import test, { type ExecutionContext } from 'ava';
+import fc from 'fast-check';
+import { OutputBatch } from '../../proxy/vllm/output-batch.js';
+import * as mp from '../support/msgpack-encoder.js';
+import { budget, same } from './budget.js';
+import { fraction, integer, text, value, width } from './msgpack-values.js';
+import { expectedReading, walkerReading } from './output-batch-oracle.js';
+
+// One batch for all frames, as in the relay: what an earlier frame left behind must not show.
+const batch = new OutputBatch();
+
+/** The frame as it lies in a chunk: other bytes before and behind it. */
+function read(frame: Uint8Array, poison = 0x90) {
+  const before = Buffer.alloc(5, poison);
+  const bytes = Buffer.concat([before, frame, Buffer.alloc(40, poison)]);
+  return walkerReading(batch, bytes, before.length, before.length + frame.length);
+}
+
+const nil = fc.constant(mp.NIL);
+const tokens = fc
+  .tuple(fc.array(integer, { maxLength: 20 }), width)
+  .map(([items, bytes]) => mp.array(items, bytes));
+
+const computedCount: fc.Arbitrary<Buffer> = fc.oneof(
+  { weight: 3, arbitrary: fc.tuple(fc.nat(20_000), width).map(([count, bytes]) => mp.int(count, bytes)) },
+  integer,
+  fraction,
+  fc.constantFrom(3, 0, -1, 2 ** 60, Number.NaN, Number.POSITIVE_INFINITY).map((count) => mp.float(count)),
+  text(),
+  value,
+);
+
+function statsMap(hasCount: boolean): fc.Arbitrary<Buffer> {
+  const keys = ['num_prompt_tokens', 'num_cached_tokens', 'num_computed_token', 'num_computed_tokens_'];
+  const others = fc.uniqueArray(fc.tuple(fc.constantFrom(...keys), width, value), {
+    selector: ([key]) => key,
+  });
+  const count = fc.tuple(fc.constant('num_computed_tokens'), width, computedCount);
+  return fc.tuple(others, count, fc.nat(4), width).map(([pairs, counted, place, bytes]) => {
+    if (hasCount) pairs.splice(place, 0, counted);
+    return mp.map(
+      pairs.map(([key, keyWidth, of]) => [mp.str(key, keyWidth), of]),
+      bytes,
+    );
+  });
+}
+
+const prefillStats = fc.oneof({ weight: 3, arbitrary: statsMap(true) }, statsMap(false));
+
+/** Element `index` of an output: what some version has there, or anything. */
+function element(index: number): fc.Arbitrary<Buffer> {
+  if (index === 4 || index === 5)
+    return fc.oneof(
+      nil,
+      nil,
+      fc.nat(4).map((reason) => mp.int(reason)),
+      integer,
+      value,
+    );
+  if (index === 10 || index === 11) return fc.oneof(nil, prefillStats, prefillStats, integer, value);
+  if (index === 8 || index === 9) return fc.oneof(nil, integer, prefillStats, value);
+  return fc.oneof({ weight: 4, arbitrary: nil }, value);
+}
+
+const ELEMENTS = Array.from({ length: 20 }, (_, index) => element(index));
+
+const output: fc.Arbitrary<Buffer> = fc
+  .oneof(fc.integer({ min: 2, max: 20 }), fc.constantFrom(7, 9, 10, 11, 12, 13, 14, 16, 17, 18))
+  .chain((length) => fc.tuple(text(), tokens, ...ELEMENTS.slice(2, length)))
+  .chain((elements) => width.map((bytes) => mp.array(elements, bytes)));
+
+const list = (item: fc.Arbitrary<Buffer>, maxLength: number) =>
+  fc.tuple(fc.array(item, { maxLength }), width).map(([items, bytes]) => mp.array(items, bytes));
+
+/** Mostly a batch that vLLM could send; sometimes with a reply, wave or wrong type where none belongs. */
+const frame: fc.Arbitrary<Buffer> = fc
+  .record({
+    engine: fc.oneof(
+      { weight: 5, arbitrary: fc.tuple(fc.nat(300), width).map(([index, bytes]) => mp.int(index, bytes)) },
+      { weight: 1, arbitrary: value },
+    ),
+    outputs: fc.oneof({ weight: 12, arbitrary: list(output, 4) }, nil, list(value, 2), value),
+    stats: fc.oneof(nil, statsMap(false), value),
+    timestamp: fc.oneof(fraction, integer),
+    utility: fc.oneof({ weight: 12, arbitrary: nil }, value),
+    finished: fc.oneof({ weight: 6, arbitrary: nil }, { weight: 6, arbitrary: list(text(), 4) }, value),
+    wave: fc.oneof({ weight: 12, arbitrary: nil }, integer),
+    start: fc.oneof({ weight: 12, arbitrary: nil }, integer),
+    more: fc.array(value, { maxLength: 3 }),
+    fields: fc.oneof({ weight: 3, arbitrary: fc.constant(20) }, fc.nat(8)),
+    size: width,
+  })
+  .map(({ more, fields, size, ...named }) =>
+    mp.array([...Object.values<Buffer>(named), ...more].slice(0, fields), size),
+  );
+
+test('for any batch, in any layout and any width, walker and oracle read the same', (t) => {
+  const read_ = { batches: 0, rows: 0, finished: 0, computed: 0, cached: 0, invalid: 0, faults: 0 };
+  fc.assert(
+    fc.property(frame, (bytes) => {
+      const expected = expectedReading(bytes);
+      if ('fault' in expected) {
+        read_.faults++;
+        if (expected.fault === 'unknown') return;
+      } else {
+        read_.batches++;
+        read_.invalid += expected.invalidCounts;
+        for (const row of expected.rows) {
+          read_.rows++;
+          if (row.finished) read_.finished++;
+          if (row.computed !== null) read_.computed++;
+          if (row.cached !== null) read_.cached++;
+        }
+      }
+      same(t, read(bytes), expected);
+    }),
+    budget(7, 6_000),
+  );
+  // The generator has to reach every branch for that to mean anything.
+  for (const [what, count] of Object.entries(read_)) t.true(count > 20, `${what}: ${count}`);
+});
+
+test('a batch of more rows than ever before is read as a whole, and the next small one as well', (t) => {
+  for (const rows of [65, 1_000, 3, 0, 1_500]) {
+    const outputs = Array.from({ length: rows }, (_, row) => [
+      `request-${row}`,
+      [row, row],
+      null,
+      null,
+      null,
+      row % 2,
+    ]);
+    const bytes = encode([3, outputs, { step: 1 }, 1.5]);
+    const reading = read(bytes);
+    t.deepEqual(reading, expectedReading(bytes));
+    t.is('fault' in reading ? -1 : reading.rows.length, rows);
+  }
+});
+
+/** Whatever the bytes, the answer is the same with other bytes around them. */
+function readAnywhere(t: ExecutionContext, bytes: Uint8Array) {
+  const [first, ...others] = [0x00, 0x90, 0xc0, 0xff].map((poison) => read(bytes, poison));
+  for (const other of others) same(t, other, first);
+  return first as ReturnType<typeof read>;
+}
+
+test('a batch cut anywhere is truncated, and nothing behind the cut is read', (t) => {
+  fc.assert(
+    fc.property(frame, fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true }), (bytes, share) => {
+      if ('fault' in expectedReading(bytes)) return;
+      const length = Math.floor(bytes.length * share);
+      same(t, readAnywhere(t, bytes.subarray(0, length)), { fault: length === 0 ? 'empty' : 'truncated' });
+    }),
+    budget(3),
+  );
+});
+
+test('a batch with anything behind it has trailing bytes', (t) => {
+  fc.assert(
+    fc.property(frame, fc.uint8Array({ minLength: 1, maxLength: 5 }), (bytes, tail) => {
+      if ('fault' in expectedReading(bytes)) return;
+      same(t, readAnywhere(t, Buffer.concat([bytes, tail])), { fault: 'trailing_bytes' });
+    }),
+    budget(2),
+  );
+});
+
+const damage = fc.array(fc.tuple(fc.nat(), fc.nat(255)), { minLength: 1, maxLength: 3 });
+
+test('of a damaged batch the walker neither throws nor reads past the end, and never takes for whole what is not', (t) => {
+  fc.assert(
+    fc.property(frame, damage, (bytes, changes) => {
+      const damaged = Buffer.from(bytes);
+      for (const [at, byte] of changes) damaged[at % damaged.length] = byte;
+      compareFaults(t, damaged);
+    }),
+    budget(4, 4_000),
+  );
+});
+
+test('for any bytes the walker neither throws nor reads past the end', (t) => {
+  const head = fc.constantFrom(
+    [],
+    [0x92, 0x00],
+    [0x92, 0x00, 0x91],
+    [0x92, 0x00, 0x91, 0x92, 0xa1, 0x61],
+    [0xdd],
+  );
+  fc.assert(
+    fc.property(head, fc.uint8Array({ maxLength: 60 }), (start, rest) => {
+      compareFaults(t, Buffer.from([...start, ...rest]));
+    }),
+    budget(3, 10_000),
+  );
+});
+
+/**
+ * Bytes can be wrong in more ways than one, and the walker names the first it meets; but whether they are wrong
+ * is not open, nor are the numbers where they are right.
+ */
+function compareFaults(t: ExecutionContext, bytes: Buffer): void {
+  const reading = readAnywhere(t, bytes);
+  const expected = expectedReading(bytes);
+  if ('fault' in expected) {
+    if (expected.fault === 'unknown') return;
+    t.true('fault' in reading, `${bytes.toString('hex')} is ${expected.fault}`);
+    if (expected.fault === 'invalid_shape' || expected.fault === 'empty') same(t, reading, expected);
+    return;
+  }
+  // The oracle can't tell a float 3.0 from 3, nor do both make the same of bytes that are no UTF-8.
+  const hasFloats = bytes.includes(0xca) || bytes.includes(0xcb);
+  if (hasFloats || !isUtf8(bytes, reading)) return;
+  same(t, reading, expected);
+}
+
+function isUtf8(bytes: Buffer, reading: ReturnType<typeof read>): boolean {
+  if ('fault' in reading) return true;
+  const ids = [...reading.rows.map(({ id }) => id), ...reading.finishedRequests];
+  return ids.every((id) => bytes.includes(Buffer.from(id)) && !id.includes('\ufffd'));
+}
+
+test('T21: what is no batch has a fault of its own kind', (t) => {
+  const cases: [string, Buffer][] = [
+    ['invalid_shape', Buffer.from('ENGINE_CORE_DEAD').subarray(0, 1)],
+    ['trailing_bytes', Buffer.concat([mp.array([mp.int(0)]), Buffer.of(0)])],
+    ['truncated', Buffer.from(encode([0, [['r1', [1, 2, 3]]]])).subarray(0, -1)],
+    ['empty', Buffer.alloc(0)],
+    ['malformed', Buffer.of(0xc1)],
+    ['truncated', Buffer.of(0xdc, 0xff, 0xff)],
+    ['truncated', Buffer.of(0x92, 0x00, 0xdc, 0xff, 0xff)],
+    ['truncated', Buffer.of(0x92, 0x00, 0xdd, 0xff, 0xff, 0xff, 0xff)],
+    ['truncated', Buffer.of(0x92, 0x00, 0x91, 0x92, 0xdb, 0xff, 0xff, 0xff, 0xff)],
+    ['truncated', Buffer.of(0x92, 0x00, 0x91, 0x92, 0xa1, 0x61, 0xdf, 0xff, 0xff, 0xff, 0xff)],
+    ['invalid_shape', mp.map([])],
+    ['invalid_shape', mp.array([])],
+  ];
+  for (const [fault, bytes] of cases)
+    same(t, readAnywhere(t, bytes), { fault } as never, bytes.toString('hex'));
+  t.true('fault' in read(Buffer.from('ENGINE_CORE_DEAD')));
+  t.true(batch.idStart.length < 10_000, 'a claimed count makes no columns');
+});
+
+test('T20: outputs together with a utility reply or a wave are no batch; alone each of them is', (t) => {
+  const outputs = [['r1', [1]]];
+  for (const field of [4, 6, 7]) {
+    const fields: unknown[] = [0, outputs, null, 1.5, null, null, null, null];
+    fields[field] = 5;
+    t.deepEqual(read(encode(fields)), { fault: 'invalid_shape' });
+    fields[1] = [];
+    t.like(read(encode(fields)), { rows: [] });
+  }
+});
+
+/** One output of `length` elements with `set` in its places. */
+function rowOf(length: number, set: Readonly<Record<number, unknown>>) {
+  const elements = Array.from({ length }, (_, index) => set[index] ?? null);
+  elements[0] = 'r1';
+  elements[1] = [11, 12];
+  const reading = read(encode([0, [elements], null, 1.5]));
+  return 'fault' in reading ? reading.fault : reading.rows[0];
+}
+
+test('T23: each length of an output has its layout', (t) => {
+  const stats = { num_prompt_tokens: 128, num_computed_tokens: 100, num_cached_tokens: 28 };
+  const transfer = { remote_block_ids: [1, 2], num_computed: 7 };
+  const plain = { id: 'r1', tokens: 2, finished: false, computed: null, cached: null };
+  const cases: [number, Record<number, unknown>, object][] = [
+    [2, {}, plain],
+    [6, { 5: 0 }, { ...plain, finished: true }],
+    [7, { 4: 0 }, { ...plain, finished: true }], // 0.8
+    [9, { 4: 1, 8: 28 }, { ...plain, finished: true, cached: 28 }], // 0.9.0
+    [9, { 8: -1 }, { ...plain, cached: 0 }],
+    [10, { 4: 1, 9: 28 }, { ...plain, cached: 28 }], // 0.9.2: stop_reason has moved on, 4 is no reason
+    [10, { 5: 0, 8: 5 }, { ...plain, finished: true }],
+    [11, { 5: 2, 10: 28 }, { ...plain, finished: true, cached: 28 }],
+    [12, { 10: 28 }, { ...plain, cached: 28 }],
+    [13, { 10: 28 }, { ...plain, cached: 28 }], // 0.14
+    [13, { 10: stats }, { ...plain, computed: 100 }], // 0.20
+    [14, { 10: 28, 11: 3 }, { ...plain, cached: 28 }], // 0.16
+    [14, { 10: transfer, 11: stats }, { ...plain, computed: 100 }], // 0.26
+    [14, { 9: stats }, plain],
+    [17, { 10: transfer, 11: stats, 5: 0 }, { ...plain, finished: true, computed: 100 }],
+    [17, { 10: stats, 11: transfer }, { ...plain, computed: 100 }],
+    [17, { 12: stats }, plain],
+    [20, { 11: stats, 19: new ExtData(3, Uint8Array.of(1, 2)) }, { ...plain, computed: 100 }],
+    [20, { 5: 'stop', 10: 'x', 11: [1] }, plain],
+  ];
+  for (const [length, set, expected] of cases) {
+    t.deepEqual(rowOf(length, set), expected as never, `${length} ${JSON.stringify(set)}`);
+  }
+});
+
+test('T24: a prefill count that is no count is taken as 0 and reported', (t) => {
+  const cases: [Buffer | null, number | null, number][] = [
+    [null, null, 0],
+    [mp.int(0), 0, 0],
+    [mp.int(-5), 0, 1],
+    [mp.int(2 ** 53 - 1), 2 ** 53 - 1, 0],
+    [mp.int(2n ** 53n + 1n), 0, 1],
+    [mp.int(2n ** 64n - 1n), 0, 1],
+    [mp.float(3), 3, 0],
+    [mp.float(3, 4), 3, 0],
+    [mp.float(3.5), 0, 1],
+    [mp.float(Number.NaN), 0, 1],
+    [mp.str('100'), 0, 1],
+    [mp.NIL, 0, 1],
+    [mp.bool(true), 0, 1],
+    [mp.array([mp.int(100)]), 0, 1],
+  ];
+  for (const [count, computed, invalid] of cases) {
+    const extra: [Buffer, Buffer][] = [
+      [mp.str('new_key'), mp.map([[mp.str('num_computed_tokens'), mp.int(9)]])],
+      [mp.int(4), mp.bin(Buffer.alloc(300), 2)],
+    ];
+    if (count !== null) extra.splice(1, 0, [mp.str('num_computed_tokens'), count]);
+    const nils = Array.from({ length: 8 }, () => mp.NIL);
+    const row = mp.array([mp.str('r1'), mp.array([]), ...nils, mp.map(extra)]);
+    const reading = read(mp.array([mp.int(0), mp.array([row])]));
+    t.like(reading, { invalidCounts: invalid, rows: [{ computed }] }, String(count?.toString('hex')));
+  }
+});
