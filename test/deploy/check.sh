@@ -11,6 +11,7 @@ trap 'rm -rf "$out"' EXIT
 fail() { echo "deploy: $*" >&2; exit 1; }
 
 mkdir -p "$cache"
+# shellcheck source=test/deploy/tools.sh
 . "$here/tools.sh"
 cd "$repo"
 
@@ -40,7 +41,9 @@ promtool test rules deploy/prometheus/tests/*.test.yaml >"$out/promtool.log" 2>&
 echo "prometheus: $(grep -cE '^ +- (record|alert):' deploy/kubernetes/monitoring/prometheusrule.yaml) rules checked and tested, $(grep -c '"record"' "$out/dashboard-rules.json") queries of the dashboard checked"
 
 # --- Image and package ---
+shellcheck -x test/deploy/*.sh deploy/image/*.sh
 hadolint deploy/Dockerfile
+python "$here/compose.py" deploy/compose.yaml
 "$here/image.sh"
 "$here/package.sh"
 

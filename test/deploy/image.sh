@@ -11,7 +11,7 @@ work=$(mktemp -d)
 pid=
 finish() {
   [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
-  [ "${1:-}" = keep ] && echo "$work" || rm -rf "$work"
+  if [ "${1:-}" = keep ]; then echo "$work"; else rm -rf "$work"; fi
 }
 trap 'finish "${1:-}"' EXIT
 fail() { echo "image: $*" >&2; [ ! -s "$work/log" ] || tail -20 "$work/log" >&2; exit 1; }
@@ -41,6 +41,7 @@ mkdir -p "$work/root/proc"
 # In a mount namespace of its own, so that nothing stays mounted. The three capabilities are what `chroot --userspec`
 # needs; changing to a user other than root drops them.
 contained() {
+  # shellcheck disable=SC2016 # expanded by that shell, not by this one
   exec unshare --mount sh -c '
     set -e
     mount --bind "$0" "$0"

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154,SC2034 # $cache and $here come from check.sh, what is set here goes there
 # Sourced by check.sh: finds or installs what it needs, and leaves it for the next run in .cache/deploy.
 # Sets: KUSTOMIZE (a command that renders the folder that follows), HELM, and puts Python's tools in PATH.
 
@@ -14,7 +15,7 @@ install_go() { # NAME MODULE@VERSION; its own build cache may be cold, so below 
 
 mkdir -p "$cache/bin"
 
-install_debian prometheus
+install_debian prometheus shellcheck
 
 if ! cmp -s "$here/requirements.txt" "$cache/venv/requirements.txt"; then
   python3 -m venv "$cache/venv"
