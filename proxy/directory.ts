@@ -47,7 +47,7 @@ export interface DirectoryOptions {
   /** An endpoint for the socket `uuid`, to dial at `upstream`. */
   readonly createEndpoint: (uuid: string, upstream: string) => Endpoint;
   /** A pair found at the start, of a vLLM that was there before this process; `socketType` as its probe answered. */
-  readonly recovered: (endpoint: Endpoint, uuid: string, socketType: string) => void;
+  readonly recovered: (endpoint: Endpoint, socketType: string) => void;
   readonly removed: (endpoint: Endpoint) => void;
 }
 
@@ -216,7 +216,7 @@ export class SocketDirectory {
     const endpoint = this.#options.createEndpoint(uuid, path + UPSTREAM);
     const pair = this.#keep(uuid, endpoint);
     const socketType = await this.#ask(pair, AbortSignal.timeout(RECOVERY_PATIENCE_MS));
-    this.#options.recovered(endpoint, uuid, socketType ?? '');
+    this.#options.recovered(endpoint, socketType ?? '');
     await this.#listenInPlace(pair);
     this.#options.logger.info({ socket: path, kind: endpoint.kind }, 'socket of a running vLLM recovered');
   }

@@ -81,8 +81,8 @@ export class Relay {
         : new SocketDirectory({
             dir,
             logger,
-            createEndpoint: (_uuid, upstream) => this.#createEndpoint({ path: upstream }),
-            recovered: (endpoint, uuid, socketType) => this.#recoverTaken(endpoint, uuid, socketType),
+            createEndpoint: (uuid, upstream) => this.#createTaken(uuid, upstream),
+            recovered: (endpoint, socketType) => this.#recoverTaken(endpoint, socketType),
             removed,
           });
     this.#stateFile =
@@ -153,8 +153,9 @@ export class Relay {
     this.destroy();
   }
 
-  /** Ends everything now. */
+  /** Ends everything now. The state file stays: whoever comes next can go on from it. */
   destroy(): void {
+    this.#isDraining = true;
     this.#directory?.putBack();
     for (const endpoint of [...this.#endpoints, ...this.#retired]) endpoint.destroy();
   }
@@ -186,6 +187,14 @@ export class Relay {
     return endpoint;
   }
 
+  /** After a clean end names were put back, so what was known of a socket then may hold for a new one here. */
+  #createTaken(uuid: string, upstream: string): Endpoint {
+    const endpoint = this.#createEndpoint({ path: upstream });
+    const known = this.#recovering?.endpoints.find(({ listen }) => listen.endsWith(`/${uuid}`));
+    if (known !== undefined) this.#adopt(endpoint, known.kind, known.client, known.engines);
+    return endpoint;
+  }
+
   #retire(endpoint: Endpoint): void {
     this.#endpoints.delete(endpoint);
     if (endpoint.connections.size > 0) this.#retired.add(endpoint);
@@ -200,11 +209,10 @@ export class Relay {
     }
   }
 
-  /** A socket that was taken over before this process: what flows there stands in the state file, or is guessed. */
-  #recoverTaken(endpoint: Endpoint, uuid: string, socketType: string): void {
-    const known = this.#recovering?.endpoints.find(({ listen }) => listen.endsWith(`/${uuid}`));
-    if (known !== undefined) this.#adopt(endpoint, known.kind, known.client, known.engines);
-    else if (socketType === 'ROUTER') this.#adopt(endpoint, 'requests', RECOVERED_CLIENT, []);
+  /** A pair from before this process of which no state file tells: its socket type is all there is to go by. */
+  #recoverTaken(endpoint: Endpoint, socketType: string): void {
+    if (endpoint.kind !== 'unknown') return;
+    if (socketType === 'ROUTER') this.#adopt(endpoint, 'requests', RECOVERED_CLIENT, []);
     else if (socketType === 'PULL') this.#adopt(endpoint, 'outputs', RECOVERED_CLIENT, []);
     else endpoint.assign('other', null);
   }
@@ -217,7 +225,7 @@ export class Relay {
 
   /** Several things change at once when an engine starts; the file is written once, when they have. */
   #scheduleSave(): void {
-    if (this.#saveScheduled || this.#recovering !== null) return;
+    if (this.#saveScheduled || this.#recovering !== null || this.#isDraining) return;
     this.#saveScheduled = true;
     setImmediate(() => {
       this.#saveScheduled = false;
