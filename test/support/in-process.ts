@@ -4,13 +4,13 @@ import net, { type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
-import { setTimeout as delay } from 'node:timers/promises';
 import type { ExecutionContext } from 'ava';
 import { pino } from 'pino';
 import { request } from 'undici';
 import type { Settings } from '../../config/settings.js';
 import { type Bound, Sidecar } from '../../proxy/sidecar.js';
 import { parsePrometheusText, seriesKey } from './prometheus-text.js';
+import { waitFor } from './wait.js';
 
 export type SettingsPatch = { readonly [Section in keyof Settings]?: Partial<Settings[Section]> };
 
@@ -139,19 +139,11 @@ export async function freePort(host = '127.0.0.1'): Promise<number> {
   return port;
 }
 
-/** The first value of `ask` that is neither false, null nor undefined; rejects, naming `what`, when none comes in time. */
-export async function eventually<T>(
+/** `waitFor` with the name in front. */
+export function eventually<T>(
   what: string,
   ask: () => T | Promise<T>,
-  timeoutMs = 10_000,
+  deadlineMs?: number,
 ): Promise<Exclude<T, false | null | undefined>> {
-  const deadline = performance.now() + timeoutMs;
-  for (;;) {
-    const value = await ask();
-    if (value !== false && value !== null && value !== undefined) {
-      return value as Exclude<T, false | null | undefined>;
-    }
-    if (performance.now() > deadline) throw new Error(`not within ${timeoutMs} ms: ${what}`);
-    await delay(5);
-  }
+  return waitFor(ask, deadlineMs === undefined ? { what } : { what, deadlineMs });
 }

@@ -1,7 +1,8 @@
 /** Every byte that goes in comes out, in both modes, for every kind of connection, while scraped. */
 import test, { type ExecutionContext } from 'ava';
-import { eventually, type InProcessSidecar } from '../support/in-process.js';
+import type { InProcessSidecar } from '../support/in-process.js';
 import { array, int, NIL, str } from '../support/msgpack-encoder.js';
+import { waitFor } from '../support/wait.js';
 import { Random } from './random.js';
 import type { RawPeer } from './raw-peer.js';
 import { initWith, type Joined, MODES, openPath } from './ways-in.js';
@@ -42,16 +43,15 @@ async function scrape(t: ExecutionContext, sidecar: InProcessSidecar, done: () =
     const next = performance.now() + SCRAPE_MS;
     t.true((await sidecar.samples()).size > 20);
     answers++;
-    await eventually('the next scrape', () => performance.now() >= next || done());
+    await waitFor(() => performance.now() >= next || done(), { what: 'the time of the next scrape' });
   }
   return answers;
 }
 
 async function arrived({ engine, frontend }: Joined): Promise<void> {
-  await eventually(
-    'everything sent has arrived',
+  await waitFor(
     () => engine.receivedBytes >= frontend.sentBytes && frontend.receivedBytes >= engine.sentBytes,
-    30_000,
+    { what: 'everything sent has arrived', deadlineMs: 30_000 },
   );
 }
 
@@ -118,11 +118,10 @@ test('handshake: in INIT the address strings differ, and not one other byte', as
   await handshake.engine.send(message([Buffer.from('READY, later')]));
   // Of the two lists under `inputs` only the one in `addresses` is vLLM's.
   const expected = Buffer.concat([greeting(), ready('ROUTER'), message([initWith(told, named)]), behind]);
-  await eventually('everything at the engine', () => handshake.engine.receivedBytes >= expected.length);
+  await waitFor(() => handshake.engine.receivedBytes >= expected.length, { what: 'all at the engine' });
   t.is(sha256(handshake.engine.bytes), sha256(expected));
-  await eventually(
-    'everything at the frontend',
-    () => handshake.frontend.receivedBytes >= handshake.engine.sentBytes,
-  );
+  await waitFor(() => handshake.frontend.receivedBytes >= handshake.engine.sentBytes, {
+    what: 'all at the frontend',
+  });
   t.deepEqual(handshake.frontend.received, handshake.engine.sent);
 });

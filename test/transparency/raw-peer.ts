@@ -3,7 +3,7 @@ import { createHash, type Hash } from 'node:crypto';
 import { once } from 'node:events';
 import net from 'node:net';
 import type { ExecutionContext } from 'ava';
-import { eventually } from '../support/in-process.js';
+import { waitFor } from '../support/wait.js';
 
 /** All bytes of one direction so far. */
 export interface Traffic {
@@ -91,7 +91,7 @@ export class RawPeer {
 
   /** Resolves with the first `count` bytes received. */
   receivesAtLeast(count: number): Promise<Buffer> {
-    return eventually(`${count} bytes received`, () => this.bytes.length >= count && this.bytes);
+    return waitFor(() => this.bytes.length >= count && this.bytes, { what: `${count} bytes received` });
   }
 }
 
@@ -133,8 +133,9 @@ export class RawListener {
    * this socket is ends there.
    */
   async next(): Promise<RawPeer> {
-    const peer = await eventually('a connection', () =>
-      this.accepted.find((candidate) => !this.#taken.has(candidate) && candidate.receivedBytes > 64),
+    const peer = await waitFor(
+      () => this.accepted.find((candidate) => !this.#taken.has(candidate) && candidate.receivedBytes > 64),
+      { what: 'a connection' },
     );
     this.#taken.add(peer);
     return peer;

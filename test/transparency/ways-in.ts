@@ -10,7 +10,6 @@ import { join } from 'node:path';
 import { decode } from '@msgpack/msgpack';
 import type { ExecutionContext } from 'ava';
 import {
-  eventually,
   freePort,
   type InProcessSidecar,
   runSidecar,
@@ -18,6 +17,7 @@ import {
   temporaryDirectory,
 } from '../support/in-process.js';
 import { array, bin, bool, ext, float, int, map, NIL, str } from '../support/msgpack-encoder.js';
+import { waitFor } from '../support/wait.js';
 import { RawListener, RawPeer } from './raw-peer.js';
 import { engineIdentity, greeting, message, ready } from './zmtp-writer.js';
 
@@ -79,7 +79,7 @@ export async function listen(
   if (dir !== null) {
     const sidecar = await runSidecar(t, { ipc: { dir }, ...patch });
     const taken = async () => (await sidecar.status()).endpoints.length === 3;
-    await eventually('all three sockets taken over', taken);
+    await waitFor(taken, { what: 'all three sockets taken over' });
     const addresses = {
       inputs: [`ipc://${join(dir, names.requests)}`],
       outputs: [`ipc://${join(dir, names.outputs)}`],
@@ -167,11 +167,12 @@ export function initWith({ inputs, outputs }: Addresses, others: Addresses = { i
 
 /** What an engine reads in its INIT, the only message it has received behind `openingLength` bytes. */
 export async function toldAddresses(engine: RawPeer, openingLength: number): Promise<Addresses> {
-  const received = await eventually('INIT at the engine', () => {
+  const wholeMessage = () => {
     const bytes = engine.bytes.subarray(openingLength);
     // Longer than 255 bytes, so always with an 8-byte length.
     return bytes.length >= 9 && bytes.length >= 9 + Number(bytes.readBigUInt64BE(1)) && bytes.subarray(9);
-  });
+  };
+  const received = await waitFor(wholeMessage, { what: 'INIT at the engine' });
   const init = decode(received, { useBigInt64: true }) as { addresses: Addresses };
   return init.addresses;
 }
