@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { waitFor } from '../support/wait.js';
 
 /** A probe as a manifest has it: GET `path` on `port` until it says 200. */
 export interface Probe {
@@ -9,18 +10,19 @@ export interface Probe {
   readonly failureThreshold: number;
 }
 
-/** One container of the pod, run as a process, its output kept for when something fails. */
+/** One container of the pod, run as a process, its last output kept for when something fails. */
 export class Container {
   readonly name: string;
   readonly #process: ChildProcess;
   #output = '';
 
+  /** `env` is all that it gets, besides PATH. */
   constructor(name: string, command: readonly string[], env: Readonly<Record<string, string>>) {
     this.name = name;
     const [file = '', ...args] = command;
     this.#process = spawn(file, args, {
       env: { PATH: process.env['PATH'], ...env },
-      stdio: ['ignore', 'pipe', 'pipe'],
+      stdio: ['ignore', 'pipe', 'pipe', 'ipc'],
     });
     for (const stream of [this.#process.stdout, this.#process.stderr]) {
       stream?.setEncoding('utf8').on('data', (text: string) => {
@@ -37,11 +39,11 @@ export class Container {
     return this.#process.exitCode === null && this.#process.signalCode === null;
   }
 
-  kill(signal: NodeJS.Signals): void {
-    this.#process.kill(signal);
+  tell(message: string): void {
+    this.#process.send(message);
   }
 
-  /** Sends the signal and gives the exit code; null when a signal ended it. Rejects when it outlives `withinMs`. */
+  /** Sends the signal and gives the exit code, null when the signal itself ended it. Rejects when it outlives that. */
   async end(signal: NodeJS.Signals, withinMs: number): Promise<number | null> {
     if (this.running) {
       const exited = once(this.#process, 'exit', { signal: AbortSignal.timeout(withinMs) });
@@ -51,48 +53,25 @@ export class Container {
     return this.#process.exitCode;
   }
 
-  /** As the kubelet: asks until it passes, gives up after the probe's threshold or when the container ends. */
+  /** As the kubelet: asks until it passes, and gives up after the probe's threshold or when the container has ended. */
   async untilPasses(probe: Probe): Promise<void> {
-    const deadline = Date.now() + probe.periodSeconds * probe.failureThreshold * 1000;
-    while (!(await passes(probe))) {
-      if (!this.running) throw new Error(`${this.name} ended before ${probe.path} passed:\n${this.#output}`);
-      if (Date.now() > deadline)
-        throw new Error(`${this.name}: ${probe.path} never passed:\n${this.#output}`);
-      await pause(100);
+    const deadlineMs = probe.periodSeconds * probe.failureThreshold * 1000;
+    try {
+      await waitFor(async () => (await passes(probe)) || !this.running, { deadlineMs, what: probe.path });
+    } catch (cause) {
+      throw new Error(`${this.name}: ${probe.path} never passed:\n${this.#output}`, { cause });
     }
+    if (!this.running) throw new Error(`${this.name} ended before ${probe.path} passed:\n${this.#output}`);
   }
 }
 
 /** Whether the probe passes now; a refused connection is a no. */
-export async function passes(probe: Pick<Probe, 'path' | 'port'>): Promise<boolean> {
+export async function passes({ path, port }: Pick<Probe, 'path' | 'port'>): Promise<boolean> {
   try {
-    const response = await fetch(`http://127.0.0.1:${probe.port}${probe.path}`, {
-      signal: AbortSignal.timeout(5000),
-    });
+    const response = await fetch(`http://127.0.0.1:${port}${path}`, { signal: AbortSignal.timeout(5000) });
     await response.arrayBuffer();
     return response.ok;
   } catch {
     return false;
-  }
-}
-
-export function pause(ms: number): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve, ms));
-}
-
-/** Asks until `ask` gives something that `enough` accepts; the error at the deadline says what it gave last. */
-export async function until<T>(
-  what: string,
-  ask: () => Promise<T>,
-  enough: (answer: T) => boolean,
-  withinMs = 30_000,
-): Promise<T> {
-  const deadline = Date.now() + withinMs;
-  for (;;) {
-    const answer = await ask();
-    if (enough(answer)) return answer;
-    if (Date.now() > deadline)
-      throw new Error(`${what}: still ${JSON.stringify(answer)} after ${withinMs} ms`);
-    await pause(200);
   }
 }

@@ -1,7 +1,8 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { stringify } from 'yaml';
-import { Container, until } from './container.js';
+import { waitFor } from '../support/wait.js';
+import { Container } from './container.js';
 
 export interface Sample {
   readonly labels: Readonly<Record<string, string>>;
@@ -28,11 +29,11 @@ export interface Target {
 
 /** A real Prometheus in a folder of its own, scraping every second, with the rule files of deploy/prometheus. */
 export class Prometheus {
-  readonly #container: Container;
+  readonly container: Container;
   readonly #url: string;
 
   private constructor(container: Container, port: number) {
-    this.#container = container;
+    this.container = container;
     this.#url = `http://127.0.0.1:${port}`;
   }
 
@@ -82,31 +83,31 @@ export class Prometheus {
     return samples[0]?.value;
   }
 
+  /** Waits for a scrape or an evaluation to bring the value, up to rounding. */
   async untilValue(expr: string, expected: number): Promise<void> {
-    await until(
-      expr,
-      () => this.value(expr),
-      (value) => value !== undefined && Math.abs(value - expected) <= 1e-9 * Math.max(1, Math.abs(expected)),
-    );
+    let last: number | undefined;
+    const reached = async (): Promise<boolean> => {
+      last = await this.value(expr);
+      return last !== undefined && Math.abs(last - expected) <= 1e-9 * Math.max(1, Math.abs(expected));
+    };
+    await waitFor(reached, { deadlineMs: 30_000, what: expr }).catch((cause: unknown) => {
+      throw new Error(`${expr} is ${last} instead of ${expected}`, { cause });
+    });
   }
 
   async untilFiring(name: string): Promise<Alert> {
-    const ask = async (): Promise<readonly Alert[]> => {
+    const ask = async (): Promise<Alert | undefined> => {
       const answer = await this.#get<{ data: { alerts: readonly Alert[] } }>('/api/v1/alerts');
-      return answer.data.alerts.filter((alert) => alert.state === 'firing');
+      return answer.data.alerts.find(
+        ({ state, labels }) => state === 'firing' && labels['alertname'] === name,
+      );
     };
-    const named = (alert: Alert): boolean => alert.labels['alertname'] === name;
-    const alerts = await until(`alert ${name}`, ask, (firing) => firing.some(named));
-    return alerts.find(named) as Alert;
+    return waitFor(ask, { deadlineMs: 30_000, what: `alert ${name} fires` });
   }
 
   async firing(): Promise<readonly string[]> {
     const samples = await this.query('ALERTS{alertstate="firing"}');
     return [...new Set(samples.map((sample) => sample.labels['alertname'] ?? ''))].sort();
-  }
-
-  async stop(): Promise<void> {
-    await this.#container.end('SIGTERM', 10_000);
   }
 
   async #get<T>(path: string): Promise<T> {
