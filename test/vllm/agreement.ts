@@ -20,17 +20,20 @@ export interface Agreement {
   readonly verdict: string;
 }
 
-/** Asks both until they agree and no longer change, at most 10 s. `aborts`: requests of this part that were cancelled. */
+/** Asks both until they agree and no longer change, at most 10 s. `aborts`: what of this part was cancelled. */
 export async function agree(
   rule: Rule,
   urls: { ours: string; theirs: string },
-  aborts: number,
+  aborts: { requests: number; tokensLeft: number },
 ): Promise<Agreement> {
   const end = Date.now() + SETTLE_MS;
   let before = '';
   for (;;) {
     const [ours, theirs] = await Promise.all([scrape(urls.ours), scrape(urls.theirs)]);
-    const problems = aborts === 0 ? compare(rule, ours, theirs) : compareLoosely(rule, ours, theirs, aborts);
+    const problems =
+      aborts.requests === 0
+        ? compare(rule, ours, theirs)
+        : compareLoosely(rule, ours, theirs, aborts.tokensLeft);
     const now = JSON.stringify([sumOf(ours), sumOf(theirs)]);
     if ((problems.length === 0 && now === before) || Date.now() > end)
       return { ours, theirs, problems, verdict: verdictOf(rule, ours, theirs, problems) };

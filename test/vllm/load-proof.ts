@@ -21,8 +21,8 @@ export async function proveLoad(environment: Environment, options: Options, fold
     options.frontend === 'rust' ? options.frontendVersion : options.version,
   );
   // a frontend that counts otherwise is checked against vLLM's own decoder, which wants to see every message
-  const capture =
-    rule === 'exact' && options.capture === undefined ? undefined : join(folder, 'capture.jsonl');
+  const decode = options.decoder || rule !== 'exact' || options.capture !== undefined;
+  const capture = decode ? join(folder, 'capture.jsonl') : undefined;
   const pair = await startPair(environment, options, { folder, capture });
   const urls = { ours: `${pair.sidecar.url}/metrics`, theirs: `${pair.serving.url}/metrics` };
   const problems: string[] = [];

@@ -120,9 +120,11 @@ export function shortLoad({ several = true } = {}): Ask[] {
   return asks;
 }
 
-/** How many requests of a load end in an ABORT of the frontend's. */
-export function abortsOf(load: readonly Ask[]): number {
-  return load.filter((ask) => ask.cancelAfter !== undefined || ask.body['stop'] !== undefined).length;
+/** Requests of a load that end in an ABORT of the frontend's, and the tokens these had left at most. */
+export function abortsOf(load: readonly Ask[]): { requests: number; tokensLeft: number } {
+  const aborts = load.filter((ask) => ask.cancelAfter !== undefined || ask.body['stop'] !== undefined);
+  const left = aborts.map((ask) => Number(ask.body['max_tokens']) - (ask.cancelAfter ?? 0));
+  return { requests: aborts.length, tokensLeft: left.reduce((sum, tokens) => sum + tokens, 0) };
 }
 
 /** Sends a load, six requests at a time, and waits for all answers. Never throws: a failed request is an answer. */

@@ -14,6 +14,7 @@ export const USAGE = `npm run test:vllm -- [options]
   --offline-llm          LLM() in a script instead of a server
   --restart              kill -9 steptap under load and start it again, instead of the load
   --engine-death         kill -9 the engine under load, instead of the load
+  --decoder              count what passed again by vLLM's own decoder, also where the frontend counts alike
   --capture FILE         keep what passed, for replay; a short load, so that it stays below 300 KB
   --table FILE           append the Markdown line to this file
   --quick                one Rust frontend against the embedded engine: no torch, no Python frontend
@@ -22,6 +23,7 @@ export const USAGE = `npm run test:vllm -- [options]
 
 export interface Options extends Layout {
   readonly what: 'load' | 'offline' | 'restart' | 'engine-death' | 'quick';
+  readonly decoder: boolean;
   readonly capture: string | undefined;
   readonly table: string | undefined;
   readonly keep: boolean;
@@ -46,6 +48,7 @@ export function readOptions(args: string[]): Options {
       'offline-llm': { type: 'boolean', default: false },
       restart: { type: 'boolean', default: false },
       'engine-death': { type: 'boolean', default: false },
+      decoder: { type: 'boolean', default: false },
       capture: { type: 'string' },
       table: { type: 'string' },
       quick: { type: 'boolean', default: false },
@@ -74,6 +77,7 @@ export function readOptions(args: string[]): Options {
     mode: mode as Mode,
     engines: whole('--engines', values.engines),
     clients: whole('--clients', values.clients),
+    decoder: values.decoder,
     capture: values.capture,
     table: values.table,
     keep: values.keep,
