@@ -29,13 +29,12 @@ export class InitRewriter {
     this.#rewrite = rewrite;
   }
 
-  /** The bytes to send on now, in order; a promise only while `rewrite` is at work. */
+  /**
+   * The bytes to send on for this chunk; a promise only while `rewrite` is at work. Promises are settled in the
+   * order of the pushes, and each byte comes out once.
+   */
   push(chunk: Buffer): Buffer | Promise<Buffer> {
-    if (this.#busy !== null) {
-      this.#busy = this.#busy.then(async (before) => Buffer.concat([before, await this.#take(chunk)]));
-      return this.#busy;
-    }
-    const out = this.#take(chunk);
+    const out = this.#busy === null ? this.#take(chunk) : this.#busy.then(() => this.#take(chunk));
     if (out instanceof Promise) {
       this.#busy = out;
       const done = () => {
