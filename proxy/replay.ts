@@ -110,12 +110,16 @@ async function* readCapture(path: string): AsyncGenerator<CapturedMessage> {
 function parseLine(line: string): CapturedMessage {
   const value: unknown = JSON.parse(line);
   const { dir, eng, cli, frames } = (value ?? {}) as Partial<Record<keyof CapturedMessage, unknown>>;
-  if (typeof dir !== 'string' || !isIndex(eng) || !isIndex(cli) || !Array.isArray(frames)) {
+  if (typeof dir !== 'string' || !isIndex(eng) || !isIndex(cli) || !isListOfStrings(frames)) {
     throw new TypeError('not a captured message: expected t, dir, eng, cli and frames');
   }
-  return { dir, eng, cli, frames: frames.map((frame) => Buffer.from(String(frame), 'base64')) };
+  return { dir, eng, cli, frames: frames.map((frame) => Buffer.from(frame, 'base64')) };
 }
 
 function isIndex(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= 0xffff;
+}
+
+function isListOfStrings(value: unknown): value is string[] {
+  return Array.isArray(value) && value.every((element) => typeof element === 'string');
 }
