@@ -1,8 +1,8 @@
 /** `tracking.requestIds`: globs over request ids, `!` in front excludes. */
 import picomatch from 'picomatch';
 
-/** An id is text, not a path: `*` takes slashes and leading dots too. */
-const OPTIONS = { bash: true, dot: true, nonegate: true } as const;
+/** An id is text, not a path: `*` takes slashes, leading dots and line ends too. */
+const OPTIONS = { bash: true, dot: true, nonegate: true, flags: 's' } as const;
 
 /**
  * Whether an id is selected: by at least one of the including globs (none given: by any), and by none of the
@@ -12,7 +12,12 @@ export function idFilter(globs: readonly string[]): (id: string) => boolean {
   const excluding = globs.filter((glob) => glob.startsWith('!')).map((glob) => glob.slice(1));
   const including = globs.filter((glob) => !glob.startsWith('!'));
   if (excluding.length === 0 && (including.length === 0 || including.includes('*'))) return () => true;
-  const excludes = excluding.map((glob) => picomatch(glob, OPTIONS));
-  const includes = (including.length === 0 ? ['*'] : including).map((glob) => picomatch(glob, OPTIONS));
+  const excludes = excluding.map(matcherOf);
+  const includes = (including.length === 0 ? ['*'] : including).map(matcherOf);
   return (id) => includes.some((matches) => matches(id)) && !excludes.some((matches) => matches(id));
+}
+
+/** picomatch's `*` still stops at `./` and `../`, which are nothing special in an id. */
+function matcherOf(glob: string): (id: string) => boolean {
+  return glob === '*' ? () => true : picomatch(glob, OPTIONS);
 }
