@@ -26,6 +26,9 @@ const PROOFS = {
   (environment: Environment, options: Options, folder: string) => Promise<Proof>
 >;
 
+/** Problems that are printed; one cause often shows in every sample. */
+const SHOWN = 20;
+
 async function main(): Promise<number> {
   const options = readOptions(process.argv.slice(2));
   if (options.help) {
@@ -36,7 +39,8 @@ async function main(): Promise<number> {
   const { row, problems } = await PROOFS[options.what](new Environment(), options, folder);
   process.stdout.write(`${row}\n`);
   if (options.table !== undefined) await appendRow(options.table, row);
-  for (const problem of problems) process.stdout.write(`  ${problem}\n`);
+  for (const problem of problems.slice(0, SHOWN)) process.stdout.write(`  ${problem}\n`);
+  if (problems.length > SHOWN) process.stdout.write(`  and ${problems.length - SHOWN} more\n`);
   process.stdout.write(problems.length === 0 ? 'as promised\n' : `NOT as promised; logs: ${folder}\n`);
   if (problems.length === 0 && !options.keep) await rm(folder, { recursive: true, force: true });
   return problems.length === 0 ? 0 : 1;

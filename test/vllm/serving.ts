@@ -129,7 +129,7 @@ export class Serving {
   }
 }
 
-async function healthy(url: string): Promise<true | undefined> {
+export async function healthy(url: string): Promise<true | undefined> {
   try {
     const { statusCode, body } = await request(`${url}/health`, { headersTimeout: 2000 });
     await body.dump();
