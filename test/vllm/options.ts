@@ -13,7 +13,8 @@ export const USAGE = `npm run test:vllm -- [options]
   --clients N            frontend clients, --api-server-count (default 1)
   --offline-llm          LLM() in a script instead of a server
   --restart              kill -9 steptap under load and start it again, instead of the load
-  --engine-death         kill -9 the engine under load, instead of the load
+  --engine-death HOW     end the engine under load: kill (kill -9) or seed (a request its CPU kernels die of)
+  --without-steptap      with --engine-death: the same with nothing in between
   --decoder              count what passed again by vLLM's own decoder, also where the frontend counts alike
   --capture FILE         keep what passed, for replay; a short load, so that it stays below 300 KB
   --table FILE           append the Markdown line to this file
@@ -23,6 +24,8 @@ export const USAGE = `npm run test:vllm -- [options]
 
 export interface Options extends Layout {
   readonly what: 'load' | 'offline' | 'restart' | 'engine-death' | 'quick';
+  readonly engineDeath: 'kill' | 'seed';
+  readonly withoutSteptap: boolean;
   readonly decoder: boolean;
   readonly capture: string | undefined;
   readonly table: string | undefined;
@@ -47,7 +50,8 @@ export function readOptions(args: string[]): Options {
       clients: { type: 'string', default: '1' },
       'offline-llm': { type: 'boolean', default: false },
       restart: { type: 'boolean', default: false },
-      'engine-death': { type: 'boolean', default: false },
+      'engine-death': { type: 'string' },
+      'without-steptap': { type: 'boolean', default: false },
       decoder: { type: 'boolean', default: false },
       capture: { type: 'string' },
       table: { type: 'string' },
@@ -59,6 +63,8 @@ export function readOptions(args: string[]): Options {
   const { frontend, mode, quick } = values;
   if (frontend !== 'python' && frontend !== 'rust') throw wrong('--frontend', frontend, 'python or rust');
   if (!MODES.includes(mode)) throw wrong('--mode', mode, MODES.join(', '));
+  const death = values['engine-death'] ?? 'kill';
+  if (death !== 'kill' && death !== 'seed') throw wrong('--engine-death', death, 'kill or seed');
   const version = values.version ?? NEWEST;
   const what = quick
     ? 'quick'
@@ -66,7 +72,7 @@ export function readOptions(args: string[]): Options {
       ? 'offline'
       : values.restart
         ? 'restart'
-        : values['engine-death']
+        : values['engine-death'] !== undefined
           ? 'engine-death'
           : 'load';
   return {
@@ -77,6 +83,8 @@ export function readOptions(args: string[]): Options {
     mode: mode as Mode,
     engines: whole('--engines', values.engines),
     clients: whole('--clients', values.clients),
+    engineDeath: death,
+    withoutSteptap: values['without-steptap'],
     decoder: values.decoder,
     capture: values.capture,
     table: values.table,

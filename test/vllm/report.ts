@@ -25,13 +25,13 @@ export const HEADER = [
 ].join('\n');
 
 export function markdownRow({ layout, offline, requests, count, sum, parts }: Row): string {
-  const frontend = offline
-    ? `LLM() ${layout.version}`
-    : layout.frontend === 'rust'
-      ? `Rust ${layout.frontendVersion}`
-      : `Python ${layout.version}`;
+  const frontend = offline ? `LLM() ${layout.version}` : frontendName(layout);
   const cells = [layout.version, frontend, layout.mode, `${layout.engines} × ${layout.clients}`];
   return `| ${[...cells, requests, count, sum, ...parts].join(' | ')} |`;
+}
+
+export function frontendName({ frontend, frontendVersion, version }: Layout): string {
+  return frontend === 'rust' ? `Rust ${frontendVersion}` : `Python ${version}`;
 }
 
 export async function appendRow(file: string, row: string): Promise<void> {

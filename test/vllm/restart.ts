@@ -8,7 +8,7 @@ import type { Environment } from './environment.js';
 import type { Options } from './options.js';
 import { startPair, stopInOrder } from './pair.js';
 import { until } from './process.js';
-import type { Proof } from './report.js';
+import { frontendName, type Proof } from './report.js';
 import { ask, Streams } from './streams.js';
 
 const STREAMS = 6;
@@ -56,7 +56,5 @@ export async function proveRestart(
   } finally {
     problems.push(...(await stopInOrder(pair)));
   }
-  const frontend =
-    options.frontend === 'rust' ? `Rust ${options.frontendVersion}` : `Python ${options.version}`;
-  return { row: `| ${frontend}, ${options.mode} | ${facts.join('; ')} |`, problems };
+  return { row: `| ${frontendName(options)} | ${options.mode} | ${facts.join('; ')} |`, problems };
 }
