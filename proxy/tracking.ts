@@ -43,6 +43,7 @@ export class RequestTracker {
     return this.#selected;
   }
 
+  /** Requests from before the restart, adopted and selected. */
   get adoptedCount(): number {
     return this.#adopted;
   }
@@ -61,8 +62,8 @@ export class RequestTracker {
   find(id: string): Request | undefined {
     const request = this.#requests.get(id);
     if (request !== undefined || this.#closed === null || this.#closed.has(id)) return request;
-    this.#adopted++;
     const adopted = this.#open(id, 0);
+    if (adopted.selected) this.#adopted++;
     // Its first output may have passed before the restart: the prompt must not be counted at this one.
     adopted.promptCounted = true;
     return adopted;
