@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test, { type ExecutionContext } from 'ava';
 import { request } from 'undici';
+import { Child } from './support/child.js';
 import { complete } from './support/completions.js';
 import { type EngineOptions, StandInEngine } from './support/engine.js';
 import { type FrontendOptions, StandInFrontend } from './support/frontend.js';
@@ -218,4 +219,33 @@ test('the API key is asked of /v1 and of nothing else', async (t) => {
   t.is(statusCode, 200);
   t.like(await body.json(), { data: [{ id: 'tiny' }] });
   t.is((await request(`${frontend.url}/health`)).statusCode, 200);
+});
+
+test('a pod process keeps itself busy, over its own files, until SIGTERM', async (t) => {
+  const directory = await temporaryDirectory(t);
+  const options = JSON.stringify({ load: true, modelName: 'tiny', engines: 2 });
+  const pod = new Child('the pod', 'stand-in-main.js', ['pod', options], { VLLM_RPC_BASE_PATH: directory });
+  t.teardown(() => pod.kill());
+  const { url } = await pod.line((line) => line['event'] === 'ready', 'it is ready');
+  t.is((await readdir(directory)).length, 3);
+  for (const engine of ['0', '1']) {
+    const count = seriesKey('vllm:iteration_tokens_total_count', { engine, model_name: 'tiny' });
+    await waitFor(
+      async () => {
+        const { body } = await request(`${url}/metrics`);
+        return (parsePrometheusText(await body.text()).get(count) ?? 0) > 0;
+      },
+      { what: `observations of engine ${engine}` },
+    );
+  }
+  t.is(await pod.stop(), 0);
+});
+
+test('a process that is told nothing sensible ends with 64', async (t) => {
+  const child = new Child('a stand-in', 'stand-in-main.js', ['nonsense']);
+  await t.throwsAsync(
+    child.line(() => true, 'it says anything'),
+    { message: /ended before.*usage/s },
+  );
+  t.is(await child.exited(), 64);
 });

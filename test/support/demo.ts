@@ -2,10 +2,10 @@
  * `steptap demo`: the validation workload through the real sidecar in directory mode, for chunks of 1, 4 and 8
  * tokens a message, compared with the frontend's own count after every request.
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import { complete } from './completions.js';
 import { type DemoStack, startDemoStack } from './demo-stack.js';
 import { differences, type IterationSamples, scrapeIterations } from './iteration-samples.js';
+import { LOAD_STEPS_PER_SECOND, steadyLoad } from './steady-load.js';
 import { bar, bold, cyan, dim, green, number, print, red } from './terminal.js';
 import { waitFor } from './wait.js';
 import { WORKLOAD, WORKLOAD_COUNTS, WORKLOAD_SUM, type WorkloadRequest } from './workload.js';
@@ -20,8 +20,6 @@ const SERIES_DEADLINE_MS = 10_000;
 /** The sidecar passes an output on before it counts it. */
 const SETTLE_MS = 1_000;
 const STOP_SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
-const LOAD_PAUSE_MS = 250;
-const LOAD_STEPS_PER_SECOND = 25;
 
 /** Resolves with the exit code: 0 when everything agrees, 1 when anything differs, 130 when interrupted. */
 export async function runDemo({ keep }: DemoOptions): Promise<number> {
@@ -38,7 +36,7 @@ export async function runDemo({ keep }: DemoOptions): Promise<number> {
     const results: Result[] = [];
     for (const [chunk, count] of WORKLOAD_COUNTS) results.push(await runWorkload(chunk, count, stop.signal));
     const passed = verdict(results);
-    if (passed && keep) await steadyLoad(stop.signal);
+    if (passed && keep) await stayUp(stop.signal);
     return passed ? 0 : 1;
   } catch (error) {
     if (stop.signal.aborted) return 130;
@@ -153,21 +151,14 @@ function mark(good: boolean): string {
   return good ? green('✓') : red('✗');
 }
 
-/** One request after the other against a slow engine, so that a visitor sees numbers move and nothing fills up. */
-async function steadyLoad(signal: AbortSignal): Promise<void> {
-  const stack = await startDemoStack({ batchSize: 4, stepsPerSecond: LOAD_STEPS_PER_SECOND }, MODEL_NAME);
+async function stayUp(signal: AbortSignal): Promise<void> {
+  const stack = await startDemoStack({ stepsPerSecond: LOAD_STEPS_PER_SECOND }, MODEL_NAME);
   try {
     print(`\n${bold('Up under a steady load until Ctrl-C')}`);
     print(`  steptap   ${cyan(`${stack.metricsUrl}/metrics`)}`);
     print(`            ${cyan(`${stack.metricsUrl}/status`)}`);
     print(`  frontend  ${cyan(`${stack.frontendUrl}/metrics`)}`);
-    for (let turn = 0; !signal.aborted; turn++) {
-      const request = WORKLOAD[turn % WORKLOAD.length];
-      if (request !== undefined) await complete(stack.frontendUrl, request, { signal });
-      await delay(LOAD_PAUSE_MS, undefined, { signal });
-    }
-  } catch (error) {
-    if (!signal.aborted) throw error;
+    await steadyLoad(stack.frontendUrl, signal);
   } finally {
     await stack.stop();
   }

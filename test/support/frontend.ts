@@ -2,15 +2,13 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { decode, encode } from '@msgpack/msgpack';
-import { type Message, Pull, Router } from 'zeromq';
-import { FrontendHistogram, type OpenRequests } from './frontend-histogram.js';
+import type { Message, Pull, Router } from 'zeromq';
+import { type Completion, FrontendClient, type OnTokens, openRouter } from './frontend-client.js';
+import { FrontendHistogram } from './frontend-histogram.js';
 import { FrontendHttp } from './frontend-http.js';
 import {
-  abortFrames,
   addFrames,
   ENGINE_CORE_DEAD,
-  engineIdentity,
-  FINISH_ABORT,
   HELLO,
   NEWEST,
   outputFieldIndex,
@@ -19,7 +17,7 @@ import {
   utilityFrames,
   type VllmVersion,
 } from './messages.js';
-import { bindTo, Outbox, PULL_OPTIONS, ROUTER_OPTIONS, receiveAll } from './sockets.js';
+import { bindTo, Outbox, receiveAll } from './sockets.js';
 import { within } from './wait.js';
 
 export interface FrontendOptions {
@@ -56,33 +54,7 @@ export interface RequestSpec {
   /** Auxiliary frames after the payload, as tensors travel. */
   readonly auxiliary?: readonly Uint8Array[];
   /** Called with the new tokens of each output. */
-  readonly onTokens?: (tokens: readonly number[]) => void;
-}
-
-export interface Completion {
-  readonly id: string;
-  readonly tokens: readonly number[];
-  /** vLLM's number: 0 stop, 1 length, 2 abort. */
-  readonly finishReason: number;
-}
-
-interface Pending {
-  readonly engine: number;
-  readonly tokens: number[];
-  readonly onTokens: ((tokens: readonly number[]) => void) | undefined;
-  readonly resolve: (completion: Completion) => void;
-  readonly reject: (error: Error) => void;
-}
-
-interface FrontendClient {
-  readonly requests: Router;
-  readonly outputs: Pull;
-  readonly outbox: Outbox;
-  readonly input: string;
-  readonly output: string;
-  readonly registered: Set<number>;
-  readonly open: OpenRequests;
-  readonly pending: Map<string, Pending>;
+  readonly onTokens?: OnTokens;
 }
 
 export class StandInFrontend {
@@ -121,7 +93,7 @@ export class StandInFrontend {
     this.#version = options.version ?? NEWEST;
     this.#finishAt = outputFieldIndex(this.#version, 'finish');
     this.histogram = new FrontendHistogram(this.modelName, this.#engines, this.#version);
-    this.#handshake = this.#router();
+    this.#handshake = openRouter(options.handover ?? false);
     this.#handshakeOut = new Outbox(this.#handshake);
   }
 
@@ -181,38 +153,24 @@ export class StandInFrontend {
     const id = spec.id ?? `cmpl-${randomUUID()}-0-${randomBytes(4).toString('hex')}`;
     const { promptTokens, maxTokens } = spec;
     const prompt = typeof promptTokens === 'number' ? pseudoTokens(promptTokens) : promptTokens;
-    const done = new Promise<Completion>((resolve, reject) => {
-      client.open.set(id, { uncountedPrompt: prompt.length });
-      client.pending.set(id, { engine, tokens: [], onTokens: spec.onTokens, resolve, reject });
-      const frames = addFrames({
-        id,
-        promptTokens: prompt,
-        maxTokens,
-        client: clientIndex,
-        version: this.#version,
-      });
-      this.sendRaw(engine, clientIndex, [...frames, ...(spec.auxiliary ?? [])]).catch((error: unknown) => {
-        client.open.delete(id);
-        client.pending.delete(id);
-        reject(new Error(`engine ${engine} cannot be reached`, { cause: error }));
-      });
+    const done = client.expect(id, engine, prompt.length, spec.onTokens);
+    const frames = addFrames({
+      id,
+      promptTokens: prompt,
+      maxTokens,
+      client: clientIndex,
+      version: this.#version,
     });
+    this.sendRaw(engine, clientIndex, [...frames, ...(spec.auxiliary ?? [])]).catch((cause: unknown) =>
+      client.fail(id, new Error(`engine ${engine} cannot be reached`, { cause })),
+    );
     return { id, done };
   }
 
   /** Gives requests up: the frontend counts them no more, their engines get ABORT. */
   async abort(ids: readonly string[]): Promise<void> {
     for (const [index, client] of this.#clients.entries()) {
-      const byEngine = new Map<number, string[]>();
-      for (const id of ids) {
-        const pending = client.pending.get(id);
-        if (pending === undefined) continue;
-        client.pending.delete(id);
-        client.open.delete(id);
-        byEngine.set(pending.engine, [...(byEngine.get(pending.engine) ?? []), id]);
-        pending.resolve({ id, tokens: pending.tokens, finishReason: FINISH_ABORT });
-      }
-      for (const [engine, own] of byEngine) await this.sendRaw(engine, index, abortFrames(own));
+      for (const { engine, frames } of client.abort(ids)) await this.sendRaw(engine, index, frames);
     }
   }
 
@@ -227,7 +185,7 @@ export class StandInFrontend {
   /** Any message from a client to an engine, as these frames. */
   sendRaw(engine: number, client: number, frames: readonly Uint8Array[]): Promise<void> {
     this.onRequest?.(engine, client, frames);
-    return this.#client(client).outbox.send([engineIdentity(engine), ...frames]);
+    return this.#client(client).send(engine, frames);
   }
 
   /** Closes HTTP and all sockets; what was sent still goes out. */
@@ -236,17 +194,8 @@ export class StandInFrontend {
     await Promise.all(
       [this.#handshakeOut, ...this.#clients.map(({ outbox }) => outbox)].map((box) => box.drained()),
     );
-    for (const client of this.#clients) {
-      client.requests.close();
-      client.outputs.close();
-      this.#failAll(client, 'the frontend stopped');
-    }
+    for (const client of this.#clients) client.close();
     this.#handshake.close();
-  }
-
-  #router(): Router {
-    const handover = this.options.handover ?? false;
-    return new Router({ ...ROUTER_OPTIONS, handover, mandatory: handover });
   }
 
   async #bind(socket: Router | Pull, given?: string): Promise<string> {
@@ -259,21 +208,12 @@ export class StandInFrontend {
   }
 
   async #openClient(index: number): Promise<void> {
-    const requests = this.#router();
-    const outputs = new Pull(PULL_OPTIONS);
-    const client: FrontendClient = {
-      requests,
-      outputs,
-      outbox: new Outbox(requests),
-      input: await this.#bind(requests),
-      output: await this.#bind(outputs),
-      registered: new Set(),
-      open: new Map(),
-      pending: new Map(),
-    };
+    const client = new FrontendClient(this.options.handover ?? false);
+    client.input = await this.#bind(client.requests);
+    client.output = await this.#bind(client.outputs);
     this.#clients.push(client);
-    this.#read(receiveAll(requests, ([identity]) => this.#onRegistration(client, identity)));
-    this.#read(receiveAll(outputs, (frames) => this.#onOutput(index, client, frames)));
+    this.#read(receiveAll(client.requests, ([identity]) => this.#onRegistration(client, identity)));
+    this.#read(receiveAll(client.outputs, (frames) => this.#onOutput(index, client, frames)));
   }
 
   #client(index: number): FrontendClient {
@@ -334,37 +274,18 @@ export class StandInFrontend {
     if (payload === undefined) return;
     if (frames.length === 1 && payload.equals(ENGINE_CORE_DEAD)) {
       this.deaths.push(index);
-      this.#failAll(client, 'the engine is dead');
+      client.failAll('the engine is dead');
       return;
     }
     const message = tryDecode(payload);
     if (!Array.isArray(message)) return;
     this.histogram.count(message, client.open);
-    for (const row of Array.isArray(message[1]) ? message[1] : []) this.#deliver(client, row);
+    for (const row of Array.isArray(message[1]) ? message[1] : []) client.deliver(row, this.#finishAt);
     if (Array.isArray(message[4])) {
       const [callId, , result] = message[4] as unknown[];
       this.#calls.get(BigInt(String(callId)))?.(result);
       this.#calls.delete(BigInt(String(callId)));
     }
-  }
-
-  #deliver(client: FrontendClient, row: unknown): void {
-    if (!Array.isArray(row)) return;
-    const id = String(row[0]);
-    const pending = client.pending.get(id);
-    if (pending === undefined) return;
-    const tokens = Array.isArray(row[1]) ? row[1].map(Number) : [];
-    pending.tokens.push(...tokens);
-    pending.onTokens?.(tokens);
-    const finishReason: unknown = row[this.#finishAt] ?? null;
-    if (finishReason === null) return;
-    client.pending.delete(id);
-    pending.resolve({ id, tokens: pending.tokens, finishReason: Number(finishReason) });
-  }
-
-  #failAll(client: FrontendClient, reason: string): void {
-    for (const pending of client.pending.values()) pending.reject(new Error(reason));
-    client.pending.clear();
   }
 }
 
