@@ -1,7 +1,7 @@
 /** Cases T1 to T18 of the semantics: what a batch adds to the histogram, and when a request is no longer tracked. */
 import test, { type ExecutionContext } from 'ava';
 import type { BatchSpec, OutputSpec } from '../support/messages.js';
-import { sameAsFrontend, startVllm, type Vllm } from './vllm.js';
+import { sameAsFrontend, startVllm, type Vllm } from '../support/vllm.js';
 
 /** Opens `tracked`, sends one batch and expects one observation of `tokens`. */
 async function oneBatch(

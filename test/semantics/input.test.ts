@@ -8,8 +8,8 @@ import { addFrames, batch, ENGINE_CORE_DEAD } from '../support/messages.js';
 import { array, ext, float, int, map, NIL, str } from '../support/msgpack-encoder.js';
 import { seriesKey } from '../support/prometheus-text.js';
 import { startSidecar } from '../support/sidecar.js';
+import { BY_HAND, sameAsFrontend, startVllm } from '../support/vllm.js';
 import { waitFor } from '../support/wait.js';
-import { BY_HAND, sameAsFrontend, startVllm } from './vllm.js';
 
 const MIB = 1024 * 1024;
 

@@ -2,8 +2,8 @@
 import test from 'ava';
 import { freePort } from '../support/in-process.js';
 import { VLLM_VERSIONS } from '../support/messages.js';
+import { histogramOf, sameAsFrontend, startVllm } from '../support/vllm.js';
 import { waitFor } from '../support/wait.js';
-import { histogramOf, sameAsFrontend, startVllm } from './vllm.js';
 
 test('T29: before any traffic every known engine has its 16 samples, all zero', async (t) => {
   const vllm = await startVllm(t, { engines: 3 });

@@ -7,9 +7,9 @@ import { StandInFrontend } from '../support/frontend.js';
 import { freePort, temporaryDirectory } from '../support/in-process.js';
 import { parsePrometheusText } from '../support/prometheus-text.js';
 import { startSidecar } from '../support/sidecar.js';
+import { histogramOf, type Mode, sameAsFrontend, startVllm } from '../support/vllm.js';
 import { waitFor } from '../support/wait.js';
 import { WORKLOAD, WORKLOAD_COUNTS, WORKLOAD_SUM } from '../support/workload.js';
-import { histogramOf, type Mode, sameAsFrontend, startVllm } from './vllm.js';
 
 interface Fixture {
   readonly prompts: number[];

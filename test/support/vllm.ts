@@ -3,18 +3,18 @@
  * engines move nothing by themselves unless told to, so that a test sends the very batches of its case.
  */
 import type { ExecutionContext } from 'ava';
-import { type EngineOptions, StandInEngine } from '../support/engine.js';
-import { type FrontendOptions, type RequestSpec, StandInFrontend } from '../support/frontend.js';
+import { type EngineOptions, StandInEngine } from './engine.js';
+import { type FrontendOptions, type RequestSpec, StandInFrontend } from './frontend.js';
 import {
   freePort,
   type InProcessSidecar,
   runSidecar,
   type SettingsPatch,
   temporaryDirectory,
-} from '../support/in-process.js';
-import { type BatchSpec, batch, type OutputSpec } from '../support/messages.js';
-import { parsePrometheusText, seriesKey } from '../support/prometheus-text.js';
-import { waitFor } from '../support/wait.js';
+} from './in-process.js';
+import { type BatchSpec, batch, type OutputSpec } from './messages.js';
+import { parsePrometheusText, seriesKey } from './prometheus-text.js';
+import { waitFor } from './wait.js';
 
 export type Mode = 'directory' | 'handshake';
 
