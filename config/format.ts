@@ -32,7 +32,8 @@ export function textOf(raw: unknown): string {
 export function wholeNumberOf(raw: unknown): number {
   const number = typeof raw === 'string' && /^\d{1,16}$/.test(raw.trim()) ? Number(raw) : raw;
   if (typeof number !== 'number' || !Number.isSafeInteger(number)) throw new FormatError();
-  return number;
+  // Of the two zeros only the plain one can be printed and read back.
+  return number === 0 ? 0 : number;
 }
 
 /** `value` when it lies in the range, both ends inclusive. */

@@ -42,8 +42,9 @@ export function loadSettings(argv: readonly string[], env: NodeJS.ProcessEnv): L
 
   const layered = layer(given);
   problems.push(...layered.problems);
-  // Without its file the configuration is not complete enough to judge what is missing from it.
-  if (fromFile.problems.length === 0) problems.push(...contradictions(layered.settings, layered.wrong));
+  // When nothing could be taken from the file there is no judging what is missing.
+  if (fromFile.problems.length === 0 || fromFile.given.length > 0)
+    problems.push(...contradictions(layered.settings, layered.wrong));
   if (problems.length > 0) throw new ConfigError(problems, 'Try steptap run --help.');
   return { settings: layered.settings, sources: layered.sources, origins: layered.origins };
 }

@@ -73,6 +73,7 @@ function cutAtCommas(text: string): string[] {
   const parts = [''];
   let depth = 0;
   for (const [character] of text.matchAll(/\\.|./gsu)) {
+    if (character === '\\') throw new FormatError('a backslash with nothing after it');
     if (character === '{' || character === '(') depth++;
     if (character === '}' || character === ')') depth--;
     if (depth < 0) break;
