@@ -1,7 +1,7 @@
 /**
  * npm run bench [-- options]
  *
- *   --case TEXT    only cases whose name contains TEXT (repeatable); see cases.ts
+ *   --case TEXT    only the case of that name, else those whose name contains TEXT (repeatable); see cases.ts
  *   --hop NAME     only this hop: none, zmq_proxy or steptap (repeatable)
  *   --runs N       rounds, 5 unless told
  *   --quick        a subset in one short round, under a minute
@@ -32,7 +32,7 @@ const { values: options } = parseArgs({
 
 const chosenCases = cases.filter(
   ({ name, quick }) =>
-    (!options.quick || quick) && (options.case?.some((text) => name.includes(text)) ?? true),
+    (!options.quick || quick) && (options.case?.some((text) => isMeant(text, name)) ?? true),
 );
 const chosenHops = hopNames.filter((name) => options.hop?.includes(name) ?? true);
 const runs = Number(options.runs ?? (options.quick ? 1 : 5));
@@ -64,6 +64,10 @@ async function runAll(durations: Durations): Promise<CaseResult[]> {
     }
   }
   return results;
+}
+
+function isMeant(text: string, name: string): boolean {
+  return cases.some((each) => each.name === text) ? name === text : name.includes(text);
 }
 
 function rotated<T>(list: readonly T[], by: number): T[] {
