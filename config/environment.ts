@@ -5,7 +5,7 @@ import { SETTINGS } from './schema.js';
 const PREFIX = 'STEPTAP_';
 
 /** vLLM's own variable for the directory of its sockets: the default of ipc.dir. */
-export const VLLM_DIRECTORY = 'VLLM_RPC_BASE_PATH';
+const VLLM_DIRECTORY = 'VLLM_RPC_BASE_PATH';
 
 /**
  * What the environment gives. An empty variable counts as not set: that is how templates and compose files write

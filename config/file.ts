@@ -1,10 +1,13 @@
 import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { extname } from 'node:path';
-import { LineCounter, parseDocument } from 'yaml';
 import { errnoOf } from '../proxy/errors.js';
 import type { Given, SourceReading } from './given.js';
 import { didYouMean } from './nearest.js';
 import { SETTINGS, type Setting } from './schema.js';
+
+/** Loaded when there is a file to read: it is more than half of the 48 ms that loading config/ would take. */
+const loadYaml = (): typeof import('yaml') => createRequire(import.meta.url)('yaml');
 
 const WHY_UNREADABLE: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file',
@@ -49,6 +52,7 @@ function parseJson(text: string): Parsed {
 }
 
 function parseYaml(text: string): Parsed {
+  const { LineCounter, parseDocument } = loadYaml();
   const lines = new LineCounter();
   const document = parseDocument(text, { prettyErrors: false, lineCounter: lines, logLevel: 'silent' });
   const error = document.errors[0];

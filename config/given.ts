@@ -21,7 +21,7 @@ export interface SourceReading {
 const MAX_SHOWN = 120;
 
 /** A raw value for an error message: one line, not too long, without the password of a URL. */
-export function showRaw(raw: unknown): string {
+function showRaw(raw: unknown): string {
   const text = JSON.stringify(raw) ?? String(raw);
   const masked = text.replace(/(\/\/)[^/\s]*@/g, '$1[redacted]@');
   return masked.length > MAX_SHOWN ? `${masked.slice(0, MAX_SHOWN)}…` : masked;

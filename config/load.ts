@@ -10,7 +10,6 @@ import { createConfiguration, SETTINGS, type SettingName } from './schema.js';
 import type { Settings } from './settings.js';
 
 export { ConfigError } from './error.js';
-export type { Source } from './given.js';
 
 export interface Loaded {
   readonly settings: Settings;

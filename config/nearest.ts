@@ -1,5 +1,5 @@
 /** Number of insertions, deletions and replacements that turn one text into the other (Levenshtein). */
-export function distance(from: string, to: string): number {
+function distance(from: string, to: string): number {
   let row = Array.from({ length: to.length + 1 }, (_, column) => column);
   for (let i = 0; i < from.length; i++) {
     const next = [i + 1];

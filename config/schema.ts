@@ -44,7 +44,7 @@ type Entries = {
 };
 
 /** Every setting there is. Flags, environment variables, file keys, help, README and check-config come from here. */
-export const SCHEMA: Entries = {
+const SCHEMA: Entries = {
   ipc: {
     dir: {
       doc: 'Directory of the sockets of a vLLM on this node; steptap takes each of them over.',
