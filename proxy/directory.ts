@@ -56,6 +56,8 @@ interface Pair {
   readonly endpoint: Endpoint;
   readonly takenAt: number;
   readonly stop: AbortController;
+  /** Its last connection has gone: vLLM may go as well, now or in a while. */
+  isSuspect: boolean;
   isBeingChecked: boolean;
 }
 
@@ -87,13 +89,20 @@ export class SocketDirectory {
     for (const name of names) if (name.endsWith(INCOMING)) rmSync(join(dir, name), { force: true });
     await this.#scan();
     this.#watch();
-    this.#rescan = setInterval(() => void this.#scan(), RESCAN_MS);
+    this.#rescan = setInterval(() => {
+      void this.#scan();
+      for (const pair of this.#pairs.values()) if (pair.isSuspect && isIdle(pair)) void this.#check(pair);
+    }, RESCAN_MS);
     this.#rescan.unref();
   }
 
   /** The frontend's socket may be gone: looks, and removes the pair if so. */
   suspect(endpoint: Endpoint): void {
-    for (const pair of this.#pairs.values()) if (pair.endpoint === endpoint) void this.#check(pair);
+    for (const pair of this.#pairs.values()) {
+      if (pair.endpoint !== endpoint) continue;
+      pair.isSuspect = true;
+      void this.#check(pair);
+    }
   }
 
   /** The endpoint that took the place of `path`; vLLM may know the directory under another name. */
@@ -235,6 +244,7 @@ export class SocketDirectory {
       endpoint,
       takenAt: performance.now(),
       stop: new AbortController(),
+      isSuspect: false,
       isBeingChecked: false,
     };
     endpoint.listenAddress = { path: join(this.#options.dir, uuid) };
