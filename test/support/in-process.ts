@@ -1,6 +1,6 @@
 /** The real sidecar inside the test's process: its own sockets and HTTP port, its log kept for questions. */
 import { mkdtempSync, rmSync } from 'node:fs';
-import net, { type AddressInfo } from 'node:net';
+import net from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Writable } from 'node:stream';
@@ -8,6 +8,7 @@ import type { ExecutionContext } from 'ava';
 import { pino } from 'pino';
 import { request } from 'undici';
 import type { Settings } from '../../config/settings.js';
+import { errnoOf } from '../../proxy/errors.js';
 import { type Bound, Sidecar } from '../../proxy/sidecar.js';
 import { parsePrometheusText, seriesKey } from './prometheus-text.js';
 import { waitFor } from './wait.js';
@@ -127,16 +128,41 @@ export function temporaryDirectory(t: ExecutionContext): string {
   return dir;
 }
 
-/** A TCP port that was free a moment ago. */
+/** Below the ports that systems give to outgoing connections and to who asks for any port. */
+const FIRST_PORT = 10_000;
+const LAST_PORT = 32_000;
+const given = new Set<number>();
+
+/** A TCP port that nobody listens on, and that is not given a second time. */
 export async function freePort(host = '127.0.0.1'): Promise<number> {
+  return (await freePorts(1, host)).first;
+}
+
+/** The same for `count` ports in a row. */
+export async function freePorts(count: number, host = '127.0.0.1'): Promise<{ first: number; last: number }> {
+  for (;;) {
+    const first = FIRST_PORT + Math.floor(Math.random() * (LAST_PORT - FIRST_PORT - count));
+    const ports = Array.from({ length: count }, (_, index) => first + index);
+    if (ports.some((port) => given.has(port))) continue;
+    const areFree = await Promise.all(ports.map((port) => isFree(host, port)));
+    if (areFree.includes(false)) continue;
+    for (const port of ports) given.add(port);
+    return { first, last: first + count - 1 };
+  }
+}
+
+/** Rejects where the host is no address of this machine. */
+async function isFree(host: string, port: number): Promise<boolean> {
   const server = net.createServer();
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    server.listen({ host, port: 0 }, resolve);
+  const isBound = await new Promise<boolean>((resolve, reject) => {
+    server.once('error', (error) => {
+      if (errnoOf(error) === 'EADDRINUSE') resolve(false);
+      else reject(error);
+    });
+    server.listen({ host, port }, () => resolve(true));
   });
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
+  if (isBound) await new Promise((resolve) => server.close(resolve));
+  return isBound;
 }
 
 /** `waitFor` with the name in front. */
