@@ -5,6 +5,13 @@ import { createInterface } from 'node:readline';
 /** How long a line from a child may take: longer than the 20 s after which a peer gives up by itself. */
 const lineDeadlineMs = 25_000;
 
+/** A benchmark that is stopped half-way leaves no peer behind. */
+const alive = new Set<ChildProcess>();
+process.once('exit', () => {
+  for (const child of alive) child.kill('SIGKILL');
+});
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1));
+
 /** A child process that answers in lines on stdout. Its stderr is kept for error messages. */
 export class LineProcess {
   readonly #child: ChildProcess;
@@ -17,6 +24,7 @@ export class LineProcess {
   constructor(name: string, command: string, args: readonly string[], env: NodeJS.ProcessEnv = process.env) {
     this.#name = name;
     this.#child = spawn(command, args, { env, stdio: ['pipe', 'pipe', 'pipe'] });
+    alive.add(this.#child);
     const { stdout, stderr, stdin } = this.#child;
     if (stdout === null || stderr === null || stdin === null) throw new Error(`${name}: no pipes`);
     // A peer that has gone is reported by its exit code; the broken pipe adds nothing.
@@ -85,6 +93,7 @@ export class LineProcess {
 
   #end(reason: string): void {
     this.#ended ??= reason;
+    alive.delete(this.#child);
     this.#wake?.();
   }
 }

@@ -42,10 +42,15 @@ if (chosenCases.length === 0 || chosenHops.length === 0 || !(Number.isInteger(ru
   process.exit(64);
 }
 
-const text = report(await runAll(options.quick ? quickDurations : fullDurations), runs);
-console.log(`${machine()}\n\n${text}`);
-const complete = !options.quick && options.case === undefined && options.hop === undefined;
-if (complete) writeResults(join(packageRoot, 'test', 'bench', 'RESULTS.md'), text);
+try {
+  const text = report(await runAll(options.quick ? quickDurations : fullDurations), runs);
+  console.log(`${machine()}\n\n${text}`);
+  const complete = !options.quick && options.case === undefined && options.hop === undefined;
+  if (complete) writeResults(join(packageRoot, 'test', 'bench', 'RESULTS.md'), text);
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+}
 
 /** Every round goes through all cases, so that a disturbance of the machine does not hit one case only. */
 async function runAll(durations: Durations): Promise<CaseResult[]> {
@@ -57,13 +62,22 @@ async function runAll(durations: Durations): Promise<CaseResult[]> {
     for (const { case: benchCase, sessions } of results) {
       for (const hop of rotated(chosenHops, round)) {
         const started = performance.now();
-        sessions.get(hop)?.push(await runSession(benchCase, hop, durations));
+        sessions.get(hop)?.push(await named(benchCase.name, hop, runSession(benchCase, hop, durations)));
         const seconds = ((performance.now() - started) / 1000).toFixed(1);
         console.error(`round ${round + 1}/${runs}  ${benchCase.name}  ${hop}  ${seconds} s`);
       }
     }
   }
   return results;
+}
+
+/** An error says in which session it came. */
+async function named(name: string, hop: HopName, session: Promise<Session>): Promise<Session> {
+  try {
+    return await session;
+  } catch (error) {
+    throw new Error(`${name} ${hop}: ${error instanceof Error ? error.message : error}`, { cause: error });
+  }
 }
 
 function isMeant(text: string, name: string): boolean {
