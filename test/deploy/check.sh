@@ -48,4 +48,4 @@ python "$here/compose.py" deploy/compose.yaml
 "$here/package.sh"
 
 # --- Everything together, as the containers of a pod ---
-node dist/test/deploy/pod.js
+timeout 120 node dist/test/deploy/pod.js

@@ -4,8 +4,9 @@
  * say the right thing, for the validation workload and for an engine that breaks. Needs `kubectl` and `prometheus`.
  */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { createServer } from 'node:net';
+import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Container, passes } from './container.js';
@@ -163,12 +164,8 @@ function container(
 
 async function freePorts(count: number): Promise<readonly number[]> {
   const servers = Array.from({ length: count }, () => createServer().listen(0, '127.0.0.1'));
-  const ports: number[] = [];
-  for (const server of servers) {
-    await new Promise((resolve) => server.once('listening', resolve));
-    const address = server.address();
-    if (address !== null && typeof address === 'object') ports.push(address.port);
-  }
+  await Promise.all(servers.map((server) => once(server, 'listening')));
+  const ports = servers.map((server) => (server.address() as AddressInfo).port);
   for (const server of servers) server.close();
   return ports;
 }
