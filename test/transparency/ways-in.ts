@@ -48,6 +48,7 @@ export interface Addresses {
 
 export interface Path {
   readonly sidecar: InProcessSidecar;
+  readonly sockets: Sockets;
   readonly handshake: Joined;
   readonly requests: Joined;
   readonly outputs: Joined;
@@ -122,7 +123,7 @@ export async function openPath(
     [message([Buffer.alloc(0)])],
   );
   const outputs = await joinPeers(t, connectTo(told.outputs[0]), sockets.outputs, ready('PUSH'), []);
-  return { sidecar, handshake, requests, outputs, named: addresses, told };
+  return { sidecar, sockets, handshake, requests, outputs, named: addresses, told };
 }
 
 export const HELLO = map([
