@@ -127,11 +127,28 @@ function schedulerStats(running: number): Record<string, unknown> {
     step_counter: 0,
     current_wave: 0,
     kv_cache_usage: 0.00006103888176767214,
-    prefix_cache_stats: { reset: false, requests: running, queries: 0, hits: 0 },
+    num_skipped_waiting_reqs: 0,
+    num_kv_fetch_reqs_by_stage: { waiting_to_start: 0, in_progress: 0, completed_waiting: 0 },
+    iteration_details: null,
+    prefix_cache_stats: {
+      reset: false,
+      requests: running,
+      queries: 0,
+      hits: 0,
+      preempted_requests: 0,
+      preempted_queries: 0,
+      preempted_hits: 0,
+      hits_by_source: {},
+    },
+    connector_prefix_cache_stats: null,
+    kv_cache_eviction_events: [],
     spec_decoding_stats: null,
     kv_connector_stats: null,
+    ec_connector_stats: null,
     waiting_lora_adapters: {},
     running_lora_adapters: {},
+    cudagraph_stats: null,
+    perf_stats: null,
   };
 }
 
@@ -192,8 +209,32 @@ export function registration(engine: number, version: VllmVersion = NEWEST): Uin
     dp_stats_address: null,
     dtype: 'bfloat16',
     ...(isAtLeast(version, '0.26') && { vllm_version: `${version}.0`, data_parallel_rank: engine }),
+    ...(isAtLeast(version, '0.32') && REGISTRATION_0_32),
   });
 }
+
+/** What vLLM 0.32 registers beside the above; the Rust frontend decodes strictly and wants all of it. */
+const REGISTRATION_0_32 = {
+  block_size: 128,
+  world_size: 1,
+  data_parallel_size: 1,
+  tensor_parallel_size: 1,
+  pipeline_parallel_size: 1,
+  decode_context_parallel_size: 1,
+  max_num_seqs: 128,
+  max_num_batched_tokens: 2048,
+  instance_id: '1',
+  supports_lora: false,
+  max_loras: 0,
+  mamba_block_size: null,
+  kv_cache_size_tokens: 2097152,
+  kv_cache_max_concurrency: 64.5,
+  kv_events_config: null,
+  weight_transfer_backend: null,
+  enable_sleep_mode: false,
+  supports_draft_weight_updates: false,
+  effective_attention_block_size: 128,
+} as const;
 
 /** The engine's identity on its DEALER sockets: its index, two bytes, little-endian. */
 export function engineIdentity(engine: number): Buffer {
