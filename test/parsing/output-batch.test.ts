@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { OutputBatch } from '../../proxy/vllm/output-batch.js';
 import * as mp from '../support/msgpack-encoder.js';
 import { budget, same } from './budget.js';
+import { guardedBytes } from './guarded-bytes.js';
 import { fraction, integer, text, value, width } from './msgpack-values.js';
 import { expectedReading, walkerReading } from './output-batch-oracle.js';
 
@@ -192,6 +193,22 @@ test('for any bytes the walker neither throws nor reads past the end', (t) => {
       compareFaults(t, Buffer.from([...start, ...rest]));
     }),
     budget(3, 10_000),
+  );
+});
+
+test('whatever the bytes, not even a look is cast past the end', (t) => {
+  const cut = fc.double({ min: 0, max: 1, noNaN: true });
+  const garbage = fc.uint8Array({ maxLength: 40 }).map((bytes) => Buffer.from([0x92, 0x00, 0x91, ...bytes]));
+  const changes = fc.array(fc.tuple(fc.nat(), fc.nat(255)), { maxLength: 2 });
+  fc.assert(
+    fc.property(fc.oneof(frame, garbage), changes, cut, (whole, damages, share) => {
+      const bytes = Buffer.concat([whole, Buffer.alloc(40, 0xd9)]);
+      for (const [at, byte] of damages) bytes[at % whole.length] = byte;
+      const end = Math.ceil(whole.length * share);
+      const plain = walkerReading(batch, bytes, 0, end);
+      same(t, walkerReading(batch, guardedBytes(bytes, end), 0, end), plain);
+    }),
+    budget(3, 1_500),
   );
 });
 

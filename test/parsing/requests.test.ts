@@ -4,6 +4,7 @@ import fc from 'fast-check';
 import { ADD_PREFIX_BYTES, readAbort, readAdd } from '../../proxy/vllm/requests.js';
 import * as mp from '../support/msgpack-encoder.js';
 import { budget, same } from './budget.js';
+import { guardedBytes } from './guarded-bytes.js';
 import { decodeWhole, integer, text, value, width } from './msgpack-values.js';
 
 /** Reads `bytes` with other bytes around them; what these are must not show in the answer. */
@@ -14,7 +15,8 @@ function anywhere<T>(
 ): T {
   const [first, ...others] = [0x00, 0x90, 0xa1, 0xff].map((poison) => {
     const around = Buffer.alloc(20, poison);
-    return read(Buffer.concat([around, bytes, around]), 20, 20 + bytes.length);
+    const end = 20 + bytes.length;
+    return read(guardedBytes(Buffer.concat([around, bytes, around]), end), 20, end);
   });
   for (const other of others) same(t, other, first);
   return first as T;
