@@ -18,8 +18,8 @@ import {
   type Status,
   temporaryDirectory,
 } from './in-process.js';
-import { type Limits, SidecarProcess } from './toxic-process.js';
 import { ToxicRelay, type Toxics } from './toxic-relay.js';
+import { Victim } from './toxic-victim.js';
 import { type Addresses, anyPorts, type Purpose, RawEngine, RawFrontend, socketFiles } from './toxic-vllm.js';
 
 /** `directory`: sockets taken over in place; `handshake`: TCP, addresses replaced in INIT. */
@@ -87,10 +87,10 @@ export function startRig(t: ExecutionContext, way: Way, options: RigOptions = {}
 export function startProcessRig(
   t: ExecutionContext,
   way: Way,
-  options: RigOptions & { readonly args?: readonly string[]; readonly limits?: Limits } = {},
-): Promise<Rig<SidecarProcess>> {
+  options: RigOptions & { readonly args?: readonly string[] } = {},
+): Promise<Rig<Victim>> {
   return assemble(t, way, options, (layout, upstream) =>
-    SidecarProcess.start(t, [...argsOf(layout, upstream), ...(options.args ?? [])], options.limits),
+    Victim.start(t, [...argsOf(layout, upstream), ...(options.args ?? [])]),
   );
 }
 
@@ -113,7 +113,9 @@ export function argsOf({ dir, handshake }: Layout, upstream: Address): string[] 
 /** All sockets of `addresses` have been taken over. */
 export async function takenOver(addresses: Addresses): Promise<void> {
   await eventually('sockets taken over', () =>
-    Object.values(addresses).every((address) => !('path' in address) || existsSync(`${address.path}.up`)),
+    Object.values(addresses).every(
+      (address) => !('path' in address) || (existsSync(`${address.path}.up`) && existsSync(address.path)),
+    ),
   );
 }
 
