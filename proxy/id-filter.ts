@@ -17,7 +17,13 @@ export function idFilter(globs: readonly string[]): (id: string) => boolean {
   return (id) => includes.some((matches) => matches(id)) && !excludes.some((matches) => matches(id));
 }
 
-/** picomatch's `*` still stops at `./` and `../`, which are nothing special in an id. */
+/** A slash is nothing special in an id, but it is to picomatch whatever its options say: it never gets to see one. */
 function matcherOf(glob: string): (id: string) => boolean {
-  return glob === '*' ? () => true : picomatch(glob, OPTIONS);
+  if (glob === '*') return () => true;
+  const matches = picomatch(withoutSlashes(glob), OPTIONS);
+  return (id) => matches(withoutSlashes(id));
+}
+
+function withoutSlashes(text: string): string {
+  return text.replaceAll('/', '\u0001');
 }
