@@ -109,7 +109,11 @@ export class Tap {
     }
     this.toFrontend = new Lane(toFrontend, up);
     this.toEngine = new Lane(toEngine, down);
-    this.#recorder = context.recorder?.(endpoint, this);
+    try {
+      this.#recorder = context.recorder?.(endpoint, this);
+    } catch (error) {
+      this.#becomeOpaque('tap_error', error);
+    }
     this.#stopFolding = telemetry.beforeRead(() => this.#fold(false));
   }
 
