@@ -9,8 +9,9 @@ cache=$repo/.cache/deploy
 port=${STEPTAP_TEST_PORT:-19464}
 work=$(mktemp -d)
 pid=
+beside=
 finish() {
-  [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
+  for each in $pid $beside; do kill -9 "$each" 2>/dev/null || true; done
   if [ "${1:-}" = keep ]; then echo "$work"; else rm -rf "$work"; fi
 }
 trap 'finish "${1:-}"' EXIT
@@ -36,7 +37,8 @@ cp -r "$repo/dist/test/support" dist/test/
 if find "$work/root" -type f -perm /111 \( -name sh -o -name bash -o -name busybox -o -name dash \) | grep -q .; then
   fail "there is a shell in the image"
 fi
-mkdir -p "$work/root/proc"
+mkdir -p "$work/root/proc" "$work/sockets"
+chmod 0777 "$work/sockets" # as an emptyDir is
 
 # In a mount namespace of its own, so that nothing stays mounted. The three capabilities are what `chroot --userspec`
 # needs; changing to a user other than root drops them.
@@ -46,10 +48,11 @@ contained() {
     set -e
     mount --bind "$0" "$0"
     mount -o remount,ro,bind "$0"
-    mount -t tmpfs -o mode=0777,size=16m sockets "$0/run/steptap"
+    mount --bind "$1" "$0/run/steptap"
     mount --bind /proc "$0/proc"
+    shift
     exec setpriv --bounding-set -all,+sys_chroot,+setuid,+setgid --no-new-privs \
-      chroot --userspec=65532:65532 --groups= "$0" /usr/local/bin/node "$@"' "$work/root" "$@"
+      chroot --userspec=65532:65532 --groups= "$0" /usr/local/bin/node "$@"' "$work/root" "$work/sockets" "$@"
 }
 
 # What the process may do, said by itself.
@@ -66,13 +69,32 @@ contained() {
 
 (contained /app/dist/proxy/main.js --version) >"$work/version" 2>"$work/log" || fail "--version failed"
 
-(contained /app/dist/proxy/main.js run --ipc-dir /run/steptap --metrics-host 127.0.0.1 --metrics-port "$port") >"$work/log" 2>&1 &
+get() { "$node" -e "fetch('$1').then(async (r) => { console.log(await r.text()); process.exit(r.ok ? 0 : 1); }, () => process.exit(1))"; }
+until_ok() { # URL
+  for _ in $(seq 100); do
+    get "$1" >/dev/null && return
+    kill -0 "$pid" 2>/dev/null || fail "it ended"
+    sleep 0.1
+  done
+  fail "$1 never said 200"
+}
+
+(contained /app/dist/proxy/main.js run --ipc-dir /run/steptap --frontend-url "http://127.0.0.1:$((port + 1))" \
+  --metrics-host 127.0.0.1 --metrics-port "$port") >"$work/log" 2>&1 &
 pid=$!
-for _ in $(seq 100); do
-  "$node" -e "fetch('http://127.0.0.1:$port/startupz').then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))" && break
-  kill -0 "$pid" 2>/dev/null || fail "it ended instead of starting"
-  sleep 0.1
-done
+until_ok "http://127.0.0.1:$port/startupz"
+
+# The stand-in for vLLM, from the same image and with compose.yaml's command, but for address and port.
+readarray -t standin < <("$node" -e "
+  const { vllm } = require('$repo/node_modules/yaml').parse(require('node:fs').readFileSync('$repo/deploy/compose.yaml', 'utf8')).services;
+  const [kind, options] = vllm.command;
+  console.log([...vllm.entrypoint.slice(1), kind, JSON.stringify({ ...JSON.parse(options), httpHost: '127.0.0.1', httpPort: $port + 1 })].join('\n'));")
+(VLLM_RPC_BASE_PATH=/run/steptap contained "${standin[@]}") >"$work/standin.log" 2>&1 &
+beside=$!
+until_ok "http://127.0.0.1:$port/readyz"
+sleep 2
+steps=$(get "http://127.0.0.1:$port/metrics" | sed -n 's/^vllm:iteration_tokens_total_count{.*} //p')
+[ "${steps%.*}" -gt 0 ] || fail "steptap counted no steps of the stand-in: $(tail -5 "$work/standin.log")"
 
 # The HEALTHCHECK of the Dockerfile, word for word.
 check=$(sed -n 's/^  CMD \["\/usr\/local\/bin\/node", "-e", "\(.*\)"\]$/\1/p' "$repo/deploy/Dockerfile")
@@ -80,6 +102,9 @@ check=$(sed -n 's/^  CMD \["\/usr\/local\/bin\/node", "-e", "\(.*\)"\]$/\1/p' "$
 STEPTAP_METRICS_PORT=$port "$node" -e "$check" || fail "the health check failed while it runs"
 if STEPTAP_METRICS_PORT=1 "$node" -e "$check"; then fail "the health check passes where nothing listens"; fi
 
+kill -TERM "$beside"
+timeout 15 tail --pid="$beside" -f /dev/null || fail "SIGTERM did not end the stand-in"
+beside=
 kill -TERM "$pid"
 code=0
 timeout 15 tail --pid="$pid" -f /dev/null || fail "SIGTERM did not end it"
@@ -87,4 +112,4 @@ wait "$pid" || code=$?
 pid=
 [ "$code" = 0 ] || fail "exit code $code after SIGTERM"
 
-echo "image: $(cat "$work/version") on Node $version, $(du -sm "$work/root" | cut -f1) MB, $(find "$work/root" -path "$work/root/app" -prune -o -type f -print | wc -l) files beside the application; contained, healthy, ended by SIGTERM"
+echo "image: $(cat "$work/version") on Node $version, $(du -sm "$work/root" | cut -f1) MB, $(find "$work/root" -path "$work/root/app" -prune -o -type f -print | wc -l) files beside the application; contained, counted ${steps%.*} steps, ended by SIGTERM"
