@@ -9,7 +9,10 @@ import {
 
 export type Transport = 'unix' | 'tcp';
 
-/** What flows. `churn`: 256 outputs while requests come and go, so that ids move within the batch. */
+/**
+ * What flows. `churn`: 256 outputs of 288 requests; each step one, anywhere in the batch, pauses and another comes in
+ * last, so that ids move within the batch.
+ */
 export type Workload = '1' | '16' | '256' | '256-churn' | '256-logprobs' | 'add-20k';
 
 /** One line-up that is run once per hop and round. */
@@ -109,7 +112,7 @@ function batches(workload: Exclude<Workload, 'add-20k'>, engines: number): Traff
   };
 }
 
-/** The ids of a step in a load where one request ends per step, anywhere, and a new one comes last. */
+/** The ids of a step: per step before it one has gone, anywhere, and another one has come last. */
 function idsInFlight(pool: readonly string[], size: number, step: number): string[] {
   const ids = pool.slice(0, size);
   for (let past = 0; past < step; past++) {

@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Transport } from './cases.js';
 import { LineProcess } from './line-process.js';
-import { type Addresses, BoundFrontend, highWaterMark } from './peers.js';
+import { type Addresses, BoundFrontend, highWaterMark, type PeerKind } from './peers.js';
 import { Sidecar } from './sidecar-process.js';
 import { compiled } from './toolchain.js';
 
@@ -22,21 +22,30 @@ export interface Hop {
   stop(): Promise<void>;
 }
 
-/** Starts the frontend and what stands before it, in `folder`, for this many engines. */
-export function startHop(name: HopName, transport: Transport, folder: string, engines: number): Promise<Hop> {
-  if (name === 'none') return startDirect(bindings(transport, folder), engines);
-  if (name === 'zmq_proxy') return startZmqProxy(transport, folder, engines);
-  return transport === 'unix' ? startDirectorySidecar(folder, engines) : startHandshakeSidecar(engines);
+/** Who stands at the two ends. */
+export interface LineUp {
+  readonly transport: Transport;
+  readonly engines: number;
+  readonly peers: PeerKind;
+  /** An empty directory for socket files. */
+  readonly folder: string;
+}
+
+/** Starts the frontend and what stands before it. */
+export function startHop(name: HopName, lineUp: LineUp): Promise<Hop> {
+  if (name === 'none') return startDirect(lineUp);
+  if (name === 'zmq_proxy') return startZmqProxy(lineUp);
+  return lineUp.transport === 'unix' ? startDirectorySidecar(lineUp) : startHandshakeSidecar(lineUp);
 }
 
 /** Addresses as vLLM chooses them: a file named by a UUID, or any port. */
-function bindings(transport: Transport, folder: string): Addresses {
+function bindings({ transport, folder }: LineUp): Addresses {
   const address = () => (transport === 'tcp' ? 'tcp://127.0.0.1:*' : `ipc://${join(folder, randomUUID())}`);
   return { handshake: address(), requests: address(), outputs: address() };
 }
 
-async function startDirect(bind: Addresses, engines: number): Promise<Hop> {
-  const frontend = await BoundFrontend.start(bind, engines);
+async function startDirect(lineUp: LineUp): Promise<Hop> {
+  const frontend = await BoundFrontend.start(lineUp.peers, bindings(lineUp), lineUp.engines);
   return {
     frontend,
     handshake: frontend.addresses.handshake,
@@ -45,10 +54,10 @@ async function startDirect(bind: Addresses, engines: number): Promise<Hop> {
   };
 }
 
-async function startZmqProxy(transport: Transport, folder: string, engines: number): Promise<Hop> {
-  const direct = await startDirect(bindings(transport, folder), engines);
+async function startZmqProxy(lineUp: LineUp): Promise<Hop> {
+  const direct = await startDirect(lineUp);
   const inner = direct.frontend.addresses;
-  const outer = bindings(transport, folder);
+  const outer = bindings(lineUp);
   const proxy = new LineProcess('zmq-proxy', compiled('zmq-proxy'), [
     outer.requests,
     outer.outputs,
@@ -65,9 +74,9 @@ async function startZmqProxy(transport: Transport, folder: string, engines: numb
 }
 
 /** steptap as in a pod: first the sidecar on an empty directory, then the frontend's sockets, taken over. */
-async function startDirectorySidecar(folder: string, engines: number): Promise<Hop> {
-  const sidecar = await Sidecar.start(['--ipc-dir', folder]);
-  const direct = await orStop(startDirect(bindings('unix', folder), engines), () => sidecar.stop());
+async function startDirectorySidecar(lineUp: LineUp): Promise<Hop> {
+  const sidecar = await Sidecar.start(['--ipc-dir', lineUp.folder]);
+  const direct = await orStop(startDirect(lineUp), () => sidecar.stop());
   const stop = async () => {
     await direct.stop();
     await sidecar.stop();
@@ -80,8 +89,8 @@ async function startDirectorySidecar(folder: string, engines: number): Promise<H
 }
 
 /** steptap between nodes: engines are told its handshake address, INIT does the rest. */
-async function startHandshakeSidecar(engines: number): Promise<Hop> {
-  const direct = await startDirect(bindings('tcp', ''), engines);
+async function startHandshakeSidecar(lineUp: LineUp): Promise<Hop> {
+  const direct = await startDirect(lineUp);
   const port = await Sidecar.freePort();
   const handshake = `tcp://127.0.0.1:${port}`;
   const sidecar = await orStop(

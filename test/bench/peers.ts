@@ -1,6 +1,7 @@
+import { join } from 'node:path';
 import { LineProcess } from './line-process.js';
 import { handshakePayloads } from './messages.js';
-import { compiled } from './toolchain.js';
+import { compiled, packageRoot } from './toolchain.js';
 
 /** Addresses of the three sockets of a frontend, or of whatever stands before it. */
 export interface Addresses {
@@ -23,7 +24,17 @@ export interface Received {
 /** Messages that wait in a libzmq socket before a sender is held back: libzmq's own default. */
 export const highWaterMark = 1000;
 
-/** One C peer: the frontend, or all engines of a case. Sends a script or counts what comes, as told. */
+/** `c`: peer.c on libzmq. `node`: node-peer.ts on the zeromq package, for throughput only. */
+export const peerKinds = ['c', 'node'] as const;
+export type PeerKind = (typeof peerKinds)[number];
+
+function startPeer(kind: PeerKind, role: 'frontend' | 'engine', args: readonly string[]): LineProcess {
+  if (kind === 'c') return new LineProcess(role, compiled('peer'), [role, ...args]);
+  const script = join(packageRoot, 'dist', 'test', 'bench', 'node-peer.js');
+  return new LineProcess(role, process.execPath, [script, role, ...args]);
+}
+
+/** One peer: the frontend, or all engines of a case. Sends a script or counts what comes, as told. */
 export class Peer {
   readonly #process: LineProcess;
 
@@ -55,14 +66,16 @@ export class BoundFrontend {
   readonly addresses: Addresses;
   readonly #process: LineProcess;
 
-  private constructor(process: LineProcess, addresses: Addresses) {
+  readonly #kind: PeerKind;
+
+  private constructor(kind: PeerKind, process: LineProcess, addresses: Addresses) {
+    this.#kind = kind;
     this.#process = process;
     this.addresses = addresses;
   }
 
-  static async start(bind: Addresses, engines: number): Promise<BoundFrontend> {
-    const process = new LineProcess('frontend', compiled('peer'), [
-      'frontend',
+  static async start(kind: PeerKind, bind: Addresses, engines: number): Promise<BoundFrontend> {
+    const process = startPeer(kind, 'frontend', [
       bind.handshake,
       bind.requests,
       bind.outputs,
@@ -70,7 +83,7 @@ export class BoundFrontend {
       String(highWaterMark),
     ]);
     const [handshake = '', requests = '', outputs = ''] = await process.answer('bound');
-    return new BoundFrontend(process, { handshake, requests, outputs });
+    return new BoundFrontend(kind, process, { handshake, requests, outputs });
   }
 
   /** Starts the engines at `handshake`; both peers are ready when all engines have registered. */
@@ -80,8 +93,7 @@ export class BoundFrontend {
     init: { readonly requests: string; readonly outputs: string },
   ): Promise<{ frontend: Peer; engine: Peer }> {
     this.#process.write(`init ${handshakePayloads.init(init.requests, init.outputs)}`);
-    const engineProcess = new LineProcess('engine', compiled('peer'), [
-      'engine',
+    const engineProcess = startPeer(this.#kind, 'engine', [
       handshake,
       String(engines),
       String(highWaterMark),

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { type Case, type Traffic, trafficOf } from './cases.js';
 import { type Hop, type HopName, startHop } from './hops.js';
 import { type ScriptedMessage, writeScript } from './messages.js';
-import type { Peer, Received } from './peers.js';
+import type { Peer, PeerKind, Received } from './peers.js';
 import { cpuMicros, rssMegabytes } from './procfs.js';
 import { measureScrape } from './sidecar-facts.js';
 
@@ -41,13 +41,19 @@ export interface Session {
 const leastMessages = 100;
 
 /** Runs one case with one hop: starts all processes, warms up, measures, checks the counts, ends all processes. */
-export async function runSession(benchCase: Case, hopName: HopName, durations: Durations): Promise<Session> {
+export async function runSession(
+  benchCase: Case,
+  hopName: HopName,
+  durations: Durations,
+  peerKind: PeerKind,
+): Promise<Session> {
   const folder = mkdtempSync(join(tmpdir(), 'steptap-bench-'));
   const sockets = mkdtempSync(join(tmpdir(), 'steptap-bench-'));
   let hop: Hop | undefined;
   let engine: Peer | undefined;
   try {
-    hop = await startHop(hopName, benchCase.transport, sockets, benchCase.engines);
+    const { transport, engines } = benchCase;
+    hop = await startHop(hopName, { transport, engines, peers: peerKind, folder: sockets });
     const idleRss = hop.pid === undefined ? 0 : rssMegabytes(hop.pid);
     const peers = await hop.frontend.join(benchCase.engines, hop.handshake, hop.init);
     engine = peers.engine;

@@ -13,7 +13,7 @@ const countDeadlineMs = 5000;
 export interface Counted {
   readonly count: number;
   readonly sum: number;
-  /** Everything that must stay zero when decoding works: series names that did not. */
+  /** Series that must stay zero when decoding works, and did not. */
   readonly faults: readonly string[];
 }
 
@@ -96,9 +96,7 @@ export class Sidecar {
       const counted = {
         count: total(text, 'vllm:iteration_tokens_total_count'),
         sum: total(text, 'vllm:iteration_tokens_total_sum'),
-        faults: faultCounters
-          .filter((name) => total(text, name) !== 0)
-          .map((name) => `${name} ${total(text, name)}`),
+        faults: text.split('\n').filter(isFault),
       };
       if (counted.count >= count || Date.now() > deadline) return counted;
     }
@@ -127,6 +125,14 @@ async function answers(url: string): Promise<boolean> {
   } catch {
     return false;
   }
+}
+
+/** The frontend closes its handshake socket when all engines are ready, and may do so before it has read all. */
+const handshakeClosed = 'steptap_connection_failures_total{kind="handshake",reason="reset"}';
+
+function isFault(line: string): boolean {
+  if (line.startsWith(handshakeClosed)) return false;
+  return faultCounters.some((name) => line.startsWith(name)) && !line.endsWith(' 0');
 }
 
 /** Sum over all series of one name. */
