@@ -60,7 +60,14 @@ export class Sidecar {
   async start(): Promise<Bound> {
     const { settings } = this.#options;
     const { port } = await this.#server.listen();
-    await this.#relay.start();
+    try {
+      await this.#relay.start();
+    } catch (error) {
+      // Nothing of it may go on listening, or the process would stay with half of what it was asked for.
+      this.#relay.destroy();
+      await this.#server.close();
+      throw error;
+    }
     this.#isBound = true;
     this.#discovery?.start();
     const host = isWildcard(settings.metrics.host) ? '127.0.0.1' : settings.metrics.host;
