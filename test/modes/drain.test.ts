@@ -1,0 +1,56 @@
+/** The end of a drain: each connection stops between two messages. */
+import test from 'ava';
+import { waitFor } from '../support/wait.js';
+import { MODES, openPath } from '../transparency/ways-in.js';
+import { message } from '../transparency/zmtp-writer.js';
+
+for (const mode of MODES) {
+  test(`${mode}: a message that has begun is relayed to its end, and nothing behind it`, async (t) => {
+    const { sidecar, outputs, requests } = await openPath(t, mode);
+    const first = message([Buffer.alloc(300, 1), Buffer.alloc(300, 2)]);
+    const second = message([Buffer.alloc(100, 3)]);
+    await outputs.engine.send(first.subarray(0, 350));
+    await outputs.frontend.receivesAtLeast(outputs.engine.sentBytes);
+    const stopped = sidecar.stop();
+    await waitFor(async () => (await sidecar.get('/readyz')).text.includes('draining'), { what: 'draining' });
+    // Nothing has begun here, so this one ends first, once the drain is over.
+    await waitFor(() => requests.engine.hasEnded && requests.frontend.hasEnded, {
+      what: 'the idle one ended',
+    });
+    t.false(outputs.frontend.hasEnded);
+    await outputs.engine.send(Buffer.concat([first.subarray(350), second.subarray(0, 50)]));
+    await waitFor(() => outputs.frontend.hasEnded, { what: 'the end' });
+    const end = outputs.engine.sentBytes - 50;
+    t.is(outputs.frontend.receivedBytes, end);
+    t.deepEqual(outputs.frontend.bytes.subarray(-first.length), first);
+    await stopped;
+  });
+
+  test(`${mode}: a message that never ends does not hold the drain`, async (t) => {
+    const { sidecar, outputs } = await openPath(t, mode);
+    await outputs.engine.send(message([Buffer.alloc(300)]).subarray(0, 100));
+    await outputs.frontend.receivesAtLeast(outputs.engine.sentBytes);
+    const startedAt = performance.now();
+    await sidecar.stop();
+    t.true(performance.now() - startedAt < 5000);
+    await waitFor(() => outputs.frontend.hasEnded || outputs.frontend.isClosed, { what: 'the end' });
+  });
+
+  test(`${mode}: while it drains connections go on, and the drain is over as soon as the last one has closed`, async (t) => {
+    const { sidecar, handshake, requests, outputs } = await openPath(t, mode, {
+      patch: { drain: { timeout: 60_000 } },
+    });
+    const stopped = sidecar.stop();
+    await waitFor(async () => (await sidecar.get('/readyz')).status === 503, { what: 'not ready' });
+    await requests.frontend.send(message([Buffer.from('still relayed')]));
+    await requests.engine.receivesAtLeast(requests.frontend.sentBytes);
+    t.deepEqual(requests.engine.received, requests.frontend.sent);
+    t.is((await sidecar.get('/livez')).status, 200);
+    for (const { engine, frontend } of [handshake, requests, outputs]) {
+      engine.socket.end();
+      frontend.socket.end();
+    }
+    await stopped;
+    t.pass();
+  });
+}
