@@ -1,6 +1,7 @@
 /**
  * Which requests of one frontend client are in flight. semantics.md S3, S7, S13.
  */
+import type { EncodedId } from './encoded-id.js';
 
 /** A request between its ADD and its finish or ABORT. */
 export interface Request {
@@ -15,6 +16,10 @@ export interface Request {
   prefillReported: boolean;
   /** The uncached prompt has been counted, at the first output of an engine without prefill stats (S11). */
   promptCounted: boolean;
+  /** The id as it stands in batches, once it stood in one; see batch-requests.ts. */
+  encodedId: EncodedId | null;
+  /** The request whose output came behind this one's in the last batch that held both. */
+  next: Request | null;
 }
 
 /**
@@ -74,6 +79,7 @@ export class RequestTracker {
     const request = this.#requests.get(id);
     if (request !== undefined) {
       request.live = false;
+      request.next = null; // or a chain of finished requests would be kept alive
       if (request.selected) this.#selected--;
       this.#requests.delete(id);
     }
@@ -89,6 +95,8 @@ export class RequestTracker {
       live: true,
       prefillReported: false,
       promptCounted: false,
+      encodedId: null,
+      next: null,
     };
     this.#requests.set(id, request);
     if (selected) this.#selected++;

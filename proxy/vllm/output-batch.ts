@@ -19,12 +19,21 @@ export const NO_PREFILL_STATS = -1;
 export const NO_CACHED_COUNT = -1;
 
 const INITIAL_ROWS = 64;
+/** Array and string header: what the usual way reads unchecked. */
+const USUAL_HEAD_BYTES = 3 + 2;
+/** Array header and 15 token ids of 5 bytes. */
+const USUAL_TOKENS_BYTES = 1 + 15 * 5;
+/** Position 0 is never that of an element. */
+const UNUSUAL = 0;
+const FOUR_NILS = 0xc0c0c0c0 | 0;
 const INVALID_SHAPE = -3;
 const COMPUTED_KEY = Buffer.from('num_computed_tokens', 'latin1');
 
 export class OutputBatch {
   /** The frame that the id ranges point into. */
   bytes: Buffer = Buffer.alloc(0);
+  /** The same bytes, to be read four at a time. */
+  view: DataView = new DataView(new ArrayBuffer(0));
   engineIndex = 0;
   /** Number of outputs; the columns hold that many. */
   length = 0;
@@ -45,13 +54,18 @@ export class OutputBatch {
   cached = new Float64Array(INITIAL_ROWS);
 
   readonly #header = new Header();
+  /** Number of elements of the output being read. */
+  #elements = 0;
 
   /** Fills this batch from `bytes[start..end)`; null when it was read, else why not (the columns are then void). */
   read(bytes: Buffer, start: number, end: number): DecodeFault | null {
     this.length = 0;
     this.hasSchedulerStats = false;
     this.invalidCounts = 0;
-    this.bytes = bytes;
+    if (this.bytes !== bytes) {
+      this.bytes = bytes; // all frames of a chunk share it
+      this.view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+    }
     if (this.finishedRequests.length > 0) this.finishedRequests = [];
     if (start === end) return 'empty';
     const at = this.#readFields(bytes, start, end);
@@ -107,10 +121,56 @@ export class OutputBatch {
   }
 
   #readOutput(bytes: Buffer, start: number, end: number, row: number): number {
+    let at = this.#readUsualHead(bytes, start, end, row);
+    if (at === UNUSUAL) at = this.#readAnyHead(bytes, start, end, row);
+    return at < 0 ? at : this.#readElements(bytes, at, end, row);
+  }
+
+  /**
+   * Request id and tokens in the encodings that nearly all have: an id below 256 bytes, up to 15 positive token ids.
+   * Halves the time of a batch against the general way, which this leaves the rest to. Returns the position of
+   * element 2, or UNUSUAL.
+   */
+  #readUsualHead(bytes: Buffer, start: number, end: number, row: number): number {
+    if (end - start < USUAL_HEAD_BYTES) return UNUSUAL;
+    let at = start + 1;
+    const head = bytes[start] as number;
+    let elements = head & 0x0f;
+    if (head === 0xdc) {
+      elements = this.view.getUint16(at);
+      at += 2;
+    } else if ((head & 0xf0) !== 0x90) return UNUSUAL;
+    const idHead = bytes[at++] as number;
+    let idLength = idHead & 0x1f;
+    if (idHead === 0xd9) idLength = bytes[at++] as number;
+    else if ((idHead & 0xe0) !== 0xa0) return UNUSUAL;
+    const idStart = at;
+    at += idLength;
+    if (elements < 2 || end - at < USUAL_TOKENS_BYTES) return UNUSUAL;
+    const tokensHead = bytes[at++] as number;
+    if ((tokensHead & 0xf0) !== 0x90) return UNUSUAL;
+    const tokens = tokensHead & 0x0f;
+    for (let token = 0; token < tokens; token++) {
+      const byte = bytes[at] as number;
+      if (byte < 0x80) at += 1;
+      else if (byte === 0xcd) at += 3;
+      else if (byte === 0xcc) at += 2;
+      else if (byte === 0xce) at += 5;
+      else return UNUSUAL;
+    }
+    this.idStart[row] = idStart;
+    this.idEnd[row] = idStart + idLength;
+    this.tokens[row] = tokens;
+    this.#elements = elements;
+    return at;
+  }
+
+  #readAnyHead(bytes: Buffer, start: number, end: number, row: number): number {
     const header = this.#header;
     if (!header.array(bytes, start, end)) return shapeFault(bytes, start, end);
     const elements = header.size;
     if (elements < 2) return shapeFault(bytes, start, end);
+    this.#elements = elements;
 
     if (!header.string(bytes, header.at, end)) return shapeFault(bytes, start, end);
     const idStart = header.at;
@@ -120,9 +180,14 @@ export class OutputBatch {
 
     if (!header.array(bytes, idEnd, end)) return shapeFault(bytes, start, end);
     this.tokens[row] = header.size;
-    let at = skipValues(bytes, header.at, end, header.size);
-    if (at < 0) return at;
+    return skipValues(bytes, header.at, end, header.size);
+  }
 
+  /** Everything from element 2 on. */
+  #readElements(bytes: Buffer, start: number, end: number, row: number): number {
+    const { view } = this;
+    const elements = this.#elements;
+    let at = start;
     this.finished[row] = 0;
     this.computed[row] = NO_PREFILL_STATS;
     this.cached[row] = NO_CACHED_COUNT;
@@ -130,7 +195,10 @@ export class OutputBatch {
     const cachedAt = elements <= 10 ? elements - 1 : 10;
     for (let element = 2; element < elements; element++) {
       if (at < end && bytes[at] === NIL) {
-        at++; // most elements of most outputs
+        // Most elements of most outputs, so four at once where there are four.
+        const isRun = element + 4 <= elements && at + 4 <= end && view.getInt32(at) === FOUR_NILS;
+        at += isRun ? 4 : 1;
+        if (isRun) element += 3;
         continue;
       }
       const from = at;
