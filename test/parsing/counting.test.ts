@@ -260,10 +260,10 @@ test('a batch of ids in the order of the last one is found again without a look-
   t.is(find(ids), 256);
   t.is(find(ids), 0);
   for (const id of ids.slice(0, 100)) tracker.close(id);
-  tracker.add('new', 1);
+  tracker.add('chatcmpl-new', 1);
   // One for the gap that the closed ones left, one for the new request.
-  t.is(find([...ids.slice(100), 'new']), 2);
-  t.is(find([...ids.slice(100), 'new']), 0);
+  t.is(find([...ids.slice(100), 'chatcmpl-new']), 2);
+  t.is(find([...ids.slice(100), 'chatcmpl-new']), 0);
 });
 
 /**
