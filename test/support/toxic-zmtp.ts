@@ -11,6 +11,8 @@ const GREETING_LENGTH = 64;
 const MORE = 1;
 const LONG = 2;
 const COMMAND = 4;
+/** A frame that claims more is not kept, and nothing behind it is read: only misbehaving peers send such. */
+const MAX_KEPT_BYTES = 256 * 1024 * 1024;
 
 export type SocketType = 'ROUTER' | 'DEALER' | 'PULL' | 'PUSH' | 'XPUB';
 
@@ -56,7 +58,10 @@ export class ZmtpPeer {
   readonly #options: ZmtpOptions;
   #becomeReady: (type: string) => void = () => undefined;
   #greetingLeft = GREETING_LENGTH;
-  #pending: Buffer = Buffer.alloc(0);
+  /** Bytes of a frame that is not whole yet, and how many it takes. */
+  #pending: Buffer[] = [];
+  #pendingLength = 0;
+  #needed = 0;
   #frames: Buffer[] = [];
 
   constructor(socket: net.Socket, options: ZmtpOptions) {
@@ -114,14 +119,24 @@ export class ZmtpPeer {
   #read(chunk: Buffer): void {
     const skipped = Math.min(this.#greetingLeft, chunk.length);
     this.#greetingLeft -= skipped;
-    const rest = chunk.subarray(skipped);
-    this.#pending = this.#pending.length === 0 ? rest : Buffer.concat([this.#pending, rest]);
-    let frame = firstFrame(this.#pending);
-    while (frame !== null) {
-      this.#pending = this.#pending.subarray(frame.end);
-      this.#take(frame.flags, frame.body);
-      frame = firstFrame(this.#pending);
+    this.#pending.push(chunk.subarray(skipped));
+    this.#pendingLength += chunk.length - skipped;
+    if (this.#needed > MAX_KEPT_BYTES) this.#pending.length = 0;
+    if (this.#pendingLength < this.#needed) return;
+    this.#readFrames(this.#needed > MAX_KEPT_BYTES ? Buffer.alloc(0) : Buffer.concat(this.#pending));
+  }
+
+  #readFrames(bytes: Buffer): void {
+    let at = 0;
+    let frame = frameAt(bytes, at);
+    while (frame.isWhole) {
+      this.#take(frame.flags, bytes.subarray(frame.bodyAt, frame.end));
+      at = frame.end;
+      frame = frameAt(bytes, at);
     }
+    this.#needed = frame.end - at;
+    this.#pending = [bytes.subarray(at)];
+    this.#pendingLength = bytes.length - at;
   }
 
   #take(flags: number, body: Buffer): void {
@@ -175,12 +190,15 @@ function property(name: string, value: Buffer): Buffer {
   return Buffer.concat([Buffer.of(name.length), Buffer.from(name), length, value]);
 }
 
-function firstFrame(bytes: Buffer): { flags: number; body: Buffer; end: number } | null {
-  const [flags, short] = bytes;
-  if (flags === undefined || short === undefined) return null;
+/** The frame that begins at `at`; `end` is a guess while its header is not whole. */
+function frameAt(
+  bytes: Buffer,
+  at: number,
+): { readonly isWhole: boolean; readonly flags: number; readonly bodyAt: number; readonly end: number } {
+  const flags = bytes[at] ?? 0;
   const isLong = (flags & LONG) !== 0;
-  const bodyAt = isLong ? 9 : 2;
-  if (bytes.length < bodyAt) return null;
-  const end = bodyAt + (isLong ? Number(bytes.readBigUInt64BE(1)) : short);
-  return bytes.length < end ? null : { flags, body: bytes.subarray(bodyAt, end), end };
+  const bodyAt = at + (isLong ? 9 : 2);
+  if (bytes.length < bodyAt) return { isWhole: false, flags, bodyAt, end: bodyAt };
+  const end = bodyAt + (isLong ? Number(bytes.readBigUInt64BE(at + 1)) : (bytes[at + 1] as number));
+  return { isWhole: bytes.length >= end, flags, bodyAt, end };
 }
