@@ -101,13 +101,12 @@ export function settingsOf({ dir, handshake }: Layout, upstream: Address): Setti
     : { ipc: { dir } };
 }
 
-/** The same as flags. */
-export function argsOf({ dir, handshake }: Layout, upstream: Address): string[] {
-  const way =
-    dir === null
-      ? ['--frontend-handshake', formatAddress(upstream), '--engine-handshake', formatAddress(handshake)]
-      : ['--ipc-dir', dir];
-  return [...way, '--metrics-port', '0', '--model-name', 'tiny', '--log-level', 'debug'];
+/** The same as flags, with a state file. */
+export function argsOf({ dir, aside, handshake }: Layout, upstream: Address): string[] {
+  const args = dir === null ? ['--frontend-handshake', formatAddress(upstream)] : ['--ipc-dir', dir];
+  if (dir === null)
+    args.push('--engine-handshake', formatAddress(handshake), '--state-path', join(aside, 'state.json'));
+  return [...args, '--metrics-port', '0', '--model-name', 'tiny', '--log-level', 'debug'];
 }
 
 /** All sockets of `addresses` have been taken over. */

@@ -8,6 +8,7 @@ import net from 'node:net';
 import { join } from 'node:path';
 import { decode, encode } from '@msgpack/msgpack';
 import { type Address, formatAddress, requireAddress } from '../../proxy/address.js';
+import { engineIdentity } from './messages.js';
 import { ZmtpPeer } from './toxic-zmtp.js';
 
 export type Purpose = 'handshake' | 'requests' | 'outputs';
@@ -117,14 +118,25 @@ export class RawFrontend {
 export class RawEngine {
   readonly index: number;
   readonly handshake: ZmtpPeer;
-  readonly requests: ZmtpPeer;
-  readonly outputs: ZmtpPeer;
+  /** Replaced by `reconnect`. */
+  requests: ZmtpPeer;
+  outputs: ZmtpPeer;
+  readonly #requestsAt: Address;
+  readonly #outputsAt: Address;
 
-  private constructor(index: number, handshake: ZmtpPeer, requests: ZmtpPeer, outputs: ZmtpPeer) {
+  private constructor(
+    index: number,
+    handshake: ZmtpPeer,
+    requests: ZmtpPeer,
+    outputs: ZmtpPeer,
+    at: Dialled,
+  ) {
     this.index = index;
     this.handshake = handshake;
     this.requests = requests;
     this.outputs = outputs;
+    this.#requestsAt = at.requests;
+    this.#outputsAt = at.outputs;
   }
 
   /** `via` gives what to dial for an address, for a toxic relay on the way. */
@@ -133,34 +145,50 @@ export class RawEngine {
     handshakeAt: Address,
     via: (address: Address) => Address | Promise<Address> = (address) => address,
   ): Promise<RawEngine> {
-    const identity = Buffer.alloc(2);
-    identity.writeUInt16LE(index);
     let gotInit: (payload: Buffer) => void = () => undefined;
     const init = new Promise<Buffer>((resolve) => {
       gotInit = resolve;
     });
     const handshake = await ZmtpPeer.connect(await via(handshakeAt), {
       type: 'DEALER',
-      identity,
+      identity: engineIdentity(index),
       onMessage: ([payload]) => gotInit(payload as Buffer),
     });
     await handshake.ready;
     handshake.send(encode({ status: 'HELLO', local: true, headless: false }));
     const { addresses } = decode(await init) as { addresses: Record<'inputs' | 'outputs', string[]> };
     const dial = async (list: readonly string[]) => via(requireAddress(list[0] ?? ''));
-    const requests = await ZmtpPeer.connect(await dial(addresses.inputs), { type: 'DEALER', identity });
-    const outputs = await ZmtpPeer.connect(await dial(addresses.outputs), { type: 'PUSH' });
-    await Promise.all([requests.ready, outputs.ready]);
+    const at = { requests: await dial(addresses.inputs), outputs: await dial(addresses.outputs) };
+    const [requests, outputs] = await dialData(index, at);
     requests.send(encode({ vllm_version: '0.32.0', max_model_len: 4096 }));
     handshake.send(encode({ status: 'READY', local: true, headless: false }));
-    return new RawEngine(index, handshake, requests, outputs);
+    return new RawEngine(index, handshake, requests, outputs, at);
   }
 
   get peers(): Readonly<Record<Purpose, ZmtpPeer>> {
     return { handshake: this.handshake, requests: this.requests, outputs: this.outputs };
   }
 
+  /** Dials both data addresses again, without handshake and registration, as libzmq does by itself. */
+  async reconnect(): Promise<void> {
+    for (const peer of [this.requests, this.outputs]) peer.destroy();
+    const at = { requests: this.#requestsAt, outputs: this.#outputsAt };
+    [this.requests, this.outputs] = await dialData(this.index, at);
+  }
+
   destroy(): void {
     for (const peer of Object.values(this.peers)) peer.destroy();
   }
+}
+
+interface Dialled {
+  readonly requests: Address;
+  readonly outputs: Address;
+}
+
+async function dialData(index: number, at: Dialled): Promise<[ZmtpPeer, ZmtpPeer]> {
+  const requests = await ZmtpPeer.connect(at.requests, { type: 'DEALER', identity: engineIdentity(index) });
+  const outputs = await ZmtpPeer.connect(at.outputs, { type: 'PUSH' });
+  await Promise.all([requests.ready, outputs.ready]);
+  return [requests, outputs];
 }
