@@ -51,7 +51,7 @@ contained() {
     mount --bind "$1" "$0/run/steptap"
     mount --bind /proc "$0/proc"
     shift
-    exec setpriv --bounding-set -all,+sys_chroot,+setuid,+setgid --no-new-privs \
+    exec env -i PATH="$PATH" setpriv --bounding-set -all,+sys_chroot,+setuid,+setgid --no-new-privs \
       chroot --userspec=65532:65532 --groups= "$0" /usr/local/bin/node "$@"' "$work/root" "$work/sockets" "$@"
 }
 
@@ -84,17 +84,27 @@ until_ok() { # URL
 pid=$!
 until_ok "http://127.0.0.1:$port/startupz"
 
-# The stand-in for vLLM, from the same image and with compose.yaml's command, but for address and port.
-readarray -t standin < <("$node" -e "
-  const { vllm } = require('$repo/node_modules/yaml').parse(require('node:fs').readFileSync('$repo/deploy/compose.yaml', 'utf8')).services;
-  const [kind, options] = vllm.command;
-  console.log([...vllm.entrypoint.slice(1), kind, JSON.stringify({ ...JSON.parse(options), httpHost: '127.0.0.1', httpPort: $port + 1 })].join('\n'));")
-(VLLM_RPC_BASE_PATH=/run/steptap contained "${standin[@]}") >"$work/standin.log" 2>&1 &
-beside=$!
+# The stand-ins for vLLM that ship in the same image: a frontend, then an engine as a process of its own, so that there is
+# time between the two as with vLLM.
+standin() { : >"$work/$1.log"; (contained /app/dist/test/support/stand-in-main.js "$@") >"$work/$1.log" 2>&1 & beside="$beside $!"; }
+standin frontend "{\"directory\":\"/run/steptap\",\"httpPort\":$((port + 1))}"
+for _ in $(seq 100); do
+  handshake=$(sed -n 's/.*"event":"bound".*"handshake":"\([^"]*\)".*/\1/p' "$work/frontend.log")
+  [ -z "$handshake" ] || break
+  sleep 0.1
+done
+[ -n "$handshake" ] || fail "the stand-in frontend did not bind: $(cat "$work/frontend.log")"
+standin engine "{\"handshake\":\"$handshake\",\"chunk\":4}"
 until_ok "http://127.0.0.1:$port/readyz"
-sleep 2
-steps=$(get "http://127.0.0.1:$port/metrics" | sed -n 's/^vllm:iteration_tokens_total_count{.*} //p')
-[ "${steps%.*}" -gt 0 ] || fail "steptap counted no steps of the stand-in: $(tail -5 "$work/standin.log")"
+until_ok "http://127.0.0.1:$((port + 1))/health"
+"$node" -e "fetch('http://127.0.0.1:$((port + 1))/v1/completions', { method: 'POST', body: JSON.stringify({ prompt: 'x'.repeat(100), max_tokens: 8 }) })
+  .then(async (r) => { await r.text(); process.exit(r.ok ? 0 : 1); })" || fail "no completion through steptap"
+for _ in $(seq 100); do # the series is there once steptap has learnt the model's name
+  tokens=$(get "http://127.0.0.1:$port/metrics" | sed -n 's/^vllm:iteration_tokens_total_sum{.*} //p')
+  [ -z "$tokens" ] || break
+  sleep 0.1
+done
+[ "${tokens%.*}" = 108 ] || fail "steptap counted ${tokens:-nothing} instead of 108 tokens"
 
 # The HEALTHCHECK of the Dockerfile, word for word.
 check=$(sed -n 's/^  CMD \["\/usr\/local\/bin\/node", "-e", "\(.*\)"\]$/\1/p' "$repo/deploy/Dockerfile")
@@ -102,8 +112,10 @@ check=$(sed -n 's/^  CMD \["\/usr\/local\/bin\/node", "-e", "\(.*\)"\]$/\1/p' "$
 STEPTAP_METRICS_PORT=$port "$node" -e "$check" || fail "the health check failed while it runs"
 if STEPTAP_METRICS_PORT=1 "$node" -e "$check"; then fail "the health check passes where nothing listens"; fi
 
-kill -TERM "$beside"
-timeout 15 tail --pid="$beside" -f /dev/null || fail "SIGTERM did not end the stand-in"
+for each in $beside; do
+  kill -TERM "$each"
+  timeout 15 tail --pid="$each" -f /dev/null || fail "SIGTERM did not end a stand-in"
+done
 beside=
 kill -TERM "$pid"
 code=0
@@ -112,4 +124,4 @@ wait "$pid" || code=$?
 pid=
 [ "$code" = 0 ] || fail "exit code $code after SIGTERM"
 
-echo "image: $(cat "$work/version") on Node $version, $(du -sm "$work/root" | cut -f1) MB, $(find "$work/root" -path "$work/root/app" -prune -o -type f -print | wc -l) files beside the application; contained, counted ${steps%.*} steps, ended by SIGTERM"
+echo "image: $(cat "$work/version") on Node $version, $(du -sm "$work/root" | cut -f1) MB, $(find "$work/root" -path "$work/root/app" -prune -o -type f -print | wc -l) files beside the application; contained, counted ${tokens%.*} tokens, ended by SIGTERM"
