@@ -21,6 +21,9 @@ export type Mode = 'directory' | 'handshake';
 /** An engine that answers only when the test sends something in its name. */
 export const BY_HAND: EngineOptions = { batchSize: 0, stepsPerSecond: 50 };
 
+/** Messages of 60 MB take their time on a machine that does other things too. */
+const ARRIVAL_DEADLINE_MS = 40_000;
+
 export interface VllmOptions extends Omit<FrontendOptions, 'engines'> {
   readonly mode?: Mode;
   readonly engines?: number;
@@ -74,7 +77,10 @@ export class Vllm {
   ): Promise<readonly Buffer[]> {
     const sent = ++this.#sent;
     await (this.engines[engine] ?? this.engines[0])?.sendRaw(client, frames);
-    return waitFor(() => this.arrived[sent - 1], { what: 'the message at the frontend' });
+    return waitFor(() => this.arrived[sent - 1], {
+      what: 'the message at the frontend',
+      deadlineMs: ARRIVAL_DEADLINE_MS,
+    });
   }
 
   /** What the sidecar has observed of one engine; undefined while it has no such series. */

@@ -44,42 +44,51 @@ async function scraped(vllm: Vllm, work: Promise<void>): Promise<number> {
 }
 
 for (const mode of MODES) {
-  test(`${mode}: messages to the frontend arrive with the frames they were sent with, 0 bytes to 60 MB`, async (t) => {
-    const vllm = await startVllm(t, { mode });
-    const random = new Random(1);
-    const sendAll = async () => {
-      for (const lengths of MESSAGES) {
-        const frames = lengths.map((length) => random.bytes(length));
-        t.deepEqual(summary(await vllm.send(frames)), summary(frames));
-      }
-    };
-    t.true((await scraped(vllm, sendAll())) >= 2);
-    const labels = { engine: '0', client: '0', direction: 'to_frontend' };
-    await vllm.step([]); // tells whose connection it is
-    t.is(await vllm.counter('messages_total', labels), MESSAGES.length + 2); // and the registration
-  });
+  test.serial(
+    `${mode}: messages to the frontend arrive with the frames they were sent with, 0 bytes to 60 MB`,
+    async (t) => {
+      const vllm = await startVllm(t, { mode });
+      const random = new Random(1);
+      const sendAll = async () => {
+        for (const lengths of MESSAGES) {
+          const frames = lengths.map((length) => random.bytes(length));
+          t.deepEqual(summary(await vllm.send(frames)), summary(frames));
+        }
+      };
+      t.true((await scraped(vllm, sendAll())) >= 2);
+      const labels = { engine: '0', client: '0', direction: 'to_frontend' };
+      await vllm.step([]); // tells whose connection it is
+      t.is(await vllm.counter('messages_total', labels), MESSAGES.length + 2); // and the registration
+    },
+  );
 
-  test(`${mode}: messages to an engine arrive with the frames they were sent with, 0 bytes to 60 MB`, async (t) => {
-    const vllm = await startVllm(t, { mode });
-    const [engine] = vllm.engines;
-    const received: Summary[][] = [];
-    if (engine !== undefined) engine.onInput = (_client, frames) => received.push(summary(frames));
-    const random = new Random(2);
-    const sendAll = async () => {
-      for (const [index, lengths] of MESSAGES.entries()) {
-        // 0x7f: a type that neither steptap nor the engine reads.
-        const frames = lengths.map((length, at) =>
-          at > 0 ? random.bytes(length) : Buffer.alloc(length, 0x7f),
-        );
-        await vllm.frontend.sendRaw(0, 0, frames);
-        const arrived = await waitFor(() => received[index], { what: 'the message at the engine' });
-        t.deepEqual(arrived, summary(frames));
-      }
-    };
-    t.true((await scraped(vllm, sendAll())) >= 2);
-    const labels = { engine: '0', client: '0', direction: 'to_engine' };
-    t.is(await vllm.counter('messages_total', labels), MESSAGES.length);
-  });
+  test.serial(
+    `${mode}: messages to an engine arrive with the frames they were sent with, 0 bytes to 60 MB`,
+    async (t) => {
+      const vllm = await startVllm(t, { mode });
+      const [engine] = vllm.engines;
+      const received: Summary[][] = [];
+      if (engine !== undefined) engine.onInput = (_client, frames) => received.push(summary(frames));
+      const random = new Random(2);
+      const sendAll = async () => {
+        for (const [index, lengths] of MESSAGES.entries()) {
+          // 0x7f: a type that neither steptap nor the engine reads.
+          const frames = lengths.map((length, at) =>
+            at > 0 ? random.bytes(length) : Buffer.alloc(length, 0x7f),
+          );
+          await vllm.frontend.sendRaw(0, 0, frames);
+          const arrived = await waitFor(() => received[index], {
+            what: 'the message at the engine',
+            deadlineMs: 40_000,
+          });
+          t.deepEqual(arrived, summary(frames));
+        }
+      };
+      t.true((await scraped(vllm, sendAll())) >= 2);
+      const labels = { engine: '0', client: '0', direction: 'to_engine' };
+      t.is(await vllm.counter('messages_total', labels), MESSAGES.length);
+    },
+  );
 }
 
 test('thousands of small messages keep their order in both directions at once', async (t) => {
