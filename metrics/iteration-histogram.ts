@@ -2,7 +2,7 @@ import { Registry } from 'prom-client';
 import { registrable } from './registrable.js';
 
 /** The name under which vLLM's own frontends export it. */
-export const ITERATION_TOKENS = 'vllm:iteration_tokens_total';
+const ITERATION_TOKENS = 'vllm:iteration_tokens_total';
 
 /** Upper bounds in tokens, inclusive, as in vLLM (semantics S9); everything above falls into +Inf. */
 const UPPER_BOUNDS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];

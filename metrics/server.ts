@@ -36,7 +36,7 @@ const CLOSE_GRACE_MS = 1_000;
 const TEXT = 'text/plain; charset=utf-8';
 
 /** What the probes ask the sidecar. */
-export interface Health {
+interface Health {
   /** Every listener is bound. */
   bound(): boolean;
   /** Why no traffic should come now, one short sentence each; empty when ready. */

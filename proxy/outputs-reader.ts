@@ -7,7 +7,7 @@ import type { Telemetry } from './telemetry.js';
 import { OutputBatch } from './vllm/output-batch.js';
 import type { Ready } from './zmtp/ready.js';
 
-export const ENGINE_CORE_DEAD = Buffer.from('ENGINE_CORE_DEAD', 'latin1');
+const ENGINE_CORE_DEAD = Buffer.from('ENGINE_CORE_DEAD', 'latin1');
 
 export class OutputsReader extends MessageReader {
   readonly #telemetry: Telemetry;

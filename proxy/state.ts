@@ -6,7 +6,7 @@ import type { Telemetry } from './telemetry.js';
 
 const VERSION = 1;
 
-export interface EndpointState {
+interface EndpointState {
   /** `tcp://host:port` or `ipc:///path` where engines connect. */
   readonly listen: string;
   /** The same for what is dialled. */

@@ -9,7 +9,7 @@
  */
 
 /** The bytes end before the value does. */
-export const TRUNCATED = -1;
+const TRUNCATED = -1;
 /** 0xc1, which MessagePack never uses. */
 export const MALFORMED = -2;
 
