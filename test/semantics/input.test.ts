@@ -4,7 +4,7 @@ import test from 'ava';
 import { StandInEngine } from '../support/engine.js';
 import { StandInFrontend } from '../support/frontend.js';
 import { freePort } from '../support/in-process.js';
-import { addFrames, batch, ENGINE_CORE_DEAD } from '../support/messages.js';
+import { abortFrames, addFrames, batch, ENGINE_CORE_DEAD } from '../support/messages.js';
 import { array, ext, float, int, map, NIL, str } from '../support/msgpack-encoder.js';
 import { seriesKey } from '../support/prometheus-text.js';
 import { startSidecar } from '../support/sidecar.js';
@@ -103,6 +103,64 @@ test('T21: an engine that dies before its first batch is counted without an inde
   await vllm.send([ENGINE_CORE_DEAD]);
   t.is(await vllm.counter('engine_dead_total', { engine: 'unknown' }), 1);
   t.is(await vllm.counter('engine_dead_total', { engine: '0' }), 0);
+});
+
+test('a batch or an ABORT longer than decode.maxFrameBytes is relayed and not read', async (t) => {
+  const vllm = await startVllm(t, { patch: { decode: { maxFrameBytes: 4096 } } });
+  await vllm.open(['r1']);
+  const filler = Array.from({ length: 400 }, (_, index) => ({ id: `unknown-${index}`, tokens: 1 }));
+  await vllm.step([{ id: 'r1', tokens: 3 }, ...filler]);
+  t.deepEqual(await vllm.observed(), { count: 0, sum: 0 });
+  t.is(await vllm.counter('decode_errors_total', { kind: 'outputs', reason: 'frame_too_large' }), 1);
+  const aborted = new Promise<void>((resolve) => {
+    const [engine] = vllm.engines;
+    if (engine !== undefined) engine.onInput = () => resolve();
+  });
+  await vllm.frontend.sendRaw(0, 0, abortFrames(['r1', ...filler.map(({ id }) => id)]));
+  await aborted;
+  t.is(await vllm.counter('decode_errors_total', { kind: 'requests', reason: 'frame_too_large' }), 1);
+  t.is(await vllm.counter('tracked_requests', { client: '0' }), 1);
+  await vllm.step([{ id: 'r1', tokens: 3 }]);
+  t.deepEqual(await vllm.observed(), { count: 1, sum: 3 });
+});
+
+test('requests that are no requests are relayed, told, and track nothing', async (t) => {
+  const vllm = await startVllm(t);
+  const received: (readonly Buffer[])[] = [];
+  const [engine] = vllm.engines;
+  if (engine !== undefined) engine.onInput = (_client, frames) => received.push(frames);
+  const [ADD, ABORT, UTILITY] = [Buffer.of(0), Buffer.of(1), Buffer.of(3)];
+  const messages: [reason: string | null, frames: Buffer[]][] = [
+    ['empty', [ADD, Buffer.alloc(0)]],
+    ['malformed', [ADD, Buffer.of(0xc1)]],
+    ['truncated', [ADD, Buffer.of(0x92, 0xa5, 0x61)]],
+    ['invalid_shape', [ADD, array([int(7), array([])])]],
+    ['invalid_shape', [ADD, array([str('r1'), str('no prompt')])]],
+    ['invalid_shape', [ABORT, map([])]],
+    ['malformed', [ABORT, Buffer.of(0x91, 0xc1)]],
+    ['trailing_bytes', [ABORT, Buffer.concat([array([]), NIL])]],
+    [null, [UTILITY, Buffer.of(0xc1)]],
+    [null, [Buffer.of(0x7e), Buffer.of(0xc1)]],
+    [null, [Buffer.from('not a type'), Buffer.of(0xc1)]],
+    [null, [ADD]],
+  ];
+  const expected = new Map<string, number>();
+  for (const [index, [reason, frames]] of messages.entries()) {
+    await vllm.frontend.sendRaw(0, 0, frames);
+    const arrived = await waitFor(() => received[index], { what: 'the message at the engine' });
+    t.deepEqual(arrived.map(String), frames.map(String));
+    if (reason !== null) expected.set(reason, (expected.get(reason) ?? 0) + 1);
+  }
+  for (const reason of ['empty', 'malformed', 'truncated', 'invalid_shape', 'trailing_bytes']) {
+    t.is(
+      await vllm.counter('decode_errors_total', { kind: 'requests', reason }),
+      expected.get(reason),
+      reason,
+    );
+  }
+  t.is(await vllm.counter('tracked_requests', { client: '0' }), 0);
+  await vllm.open(['r1']);
+  t.is(await vllm.counter('tracked_requests', { client: '0' }), 1);
 });
 
 test('T22: a message with auxiliary tensors counts from its first frame, and all frames arrive as sent', async (t) => {

@@ -4,8 +4,8 @@ import type { InProcessSidecar } from '../support/in-process.js';
 import { array, int, NIL, str } from '../support/msgpack-encoder.js';
 import { waitFor } from '../support/wait.js';
 import { Random } from './random.js';
-import type { RawPeer } from './raw-peer.js';
-import { initWith, type Joined, MODES, openPath } from './ways-in.js';
+import { RawPeer } from './raw-peer.js';
+import { connectTo, initWith, type Joined, MODES, openPath } from './ways-in.js';
 import { greeting, message, ping, ready, sha256 } from './zmtp-writer.js';
 
 const MIB = 1024 * 1024;
@@ -99,6 +99,23 @@ for (const mode of MODES) {
     }
   });
 }
+
+test('a connection of another mechanism than NULL is relayed and not read', async (t) => {
+  const { sidecar, sockets, told, requests } = await openPath(t, 'handshake');
+  const plain = greeting();
+  plain.fill(0, 12, 32).write('PLAIN', 12, 'latin1');
+  sockets.requests.opening = plain;
+  const engine = await RawPeer.connect(t, connectTo(told.inputs[0]));
+  await engine.send(Buffer.concat([plain, new Random(4).bytes(5000)]));
+  const frontend = await sockets.requests.next();
+  await frontend.send(new Random(5).bytes(5000));
+  await arrived({ engine, frontend });
+  unchanged(t, { engine, frontend }, 'requests');
+  const labels = { kind: 'requests', reason: 'mechanism' };
+  t.is(await sidecar.sample('steptap_opaque_connections_total', labels), 1);
+  await requests.frontend.send(message([Buffer.from('the other one is read as before')]));
+  await arrived(requests);
+});
 
 test('directory: the handshake passes unchanged, INIT with its unix addresses included', async (t) => {
   const { handshake, named, told } = await openPath(t, 'directory');
