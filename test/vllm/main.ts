@@ -14,11 +14,13 @@ import { type Options, readOptions, USAGE } from './options.js';
 import { proveQuick } from './quick.js';
 import { appendRow, type Proof } from './report.js';
 import { proveRestart } from './restart.js';
+import { proveTermination } from './termination.js';
 
 const PROOFS = {
   load: proveLoad,
   offline: proveOffline,
   restart: proveRestart,
+  terminate: proveTermination,
   'engine-death': proveEngineDeath,
   quick: proveQuick,
 } satisfies Record<

@@ -13,6 +13,7 @@ export const USAGE = `npm run test:vllm -- [options]
   --clients N            frontend clients, --api-server-count (default 1)
   --offline-llm          LLM() in a script instead of a server
   --restart              kill -9 steptap under load and start it again, instead of the load
+  --terminate            SIGTERM to steptap under load, then to vLLM, instead of the load
   --engine-death HOW     end the engine under load: kill (kill -9) or seed (a request its CPU kernels die of)
   --without-steptap      with --engine-death: the same with nothing in between
   --decoder              count what passed again by vLLM's own decoder, also where the frontend counts alike
@@ -23,7 +24,7 @@ export const USAGE = `npm run test:vllm -- [options]
 `;
 
 export interface Options extends Layout {
-  readonly what: 'load' | 'offline' | 'restart' | 'engine-death' | 'quick';
+  readonly what: 'load' | 'offline' | 'restart' | 'terminate' | 'engine-death' | 'quick';
   readonly engineDeath: 'kill' | 'seed';
   readonly withoutSteptap: boolean;
   readonly decoder: boolean;
@@ -50,6 +51,7 @@ export function readOptions(args: string[]): Options {
       clients: { type: 'string', default: '1' },
       'offline-llm': { type: 'boolean', default: false },
       restart: { type: 'boolean', default: false },
+      terminate: { type: 'boolean', default: false },
       'engine-death': { type: 'string' },
       'without-steptap': { type: 'boolean', default: false },
       decoder: { type: 'boolean', default: false },
@@ -66,17 +68,8 @@ export function readOptions(args: string[]): Options {
   const death = values['engine-death'] ?? 'kill';
   if (death !== 'kill' && death !== 'seed') throw wrong('--engine-death', death, 'kill or seed');
   const version = values.version ?? NEWEST;
-  const what = quick
-    ? 'quick'
-    : values['offline-llm']
-      ? 'offline'
-      : values.restart
-        ? 'restart'
-        : values['engine-death'] !== undefined
-          ? 'engine-death'
-          : 'load';
   return {
-    what,
+    what: whatOf(values),
     version,
     frontend,
     frontendVersion: values['frontend-version'] ?? (quick ? NEWEST_RUST : version),
@@ -91,6 +84,20 @@ export function readOptions(args: string[]): Options {
     keep: values.keep,
     help: values.help,
   };
+}
+
+function whatOf(values: {
+  quick: boolean;
+  'offline-llm': boolean;
+  restart: boolean;
+  terminate: boolean;
+  'engine-death'?: string | undefined;
+}): Options['what'] {
+  if (values.quick) return 'quick';
+  if (values['offline-llm']) return 'offline';
+  if (values.restart) return 'restart';
+  if (values.terminate) return 'terminate';
+  return values['engine-death'] === undefined ? 'load' : 'engine-death';
 }
 
 function whole(flag: string, text: string): number {

@@ -19,7 +19,11 @@ export interface Pair {
 export async function startPair(
   environment: Environment,
   options: Options,
-  { folder, capture }: { folder: string; capture?: string | undefined },
+  {
+    folder,
+    capture,
+    extra = [],
+  }: { folder: string; capture?: string | undefined; extra?: readonly string[] },
 ): Promise<Pair> {
   const ports = await freePorts();
   // a unix socket's path has at most 107 bytes
@@ -30,7 +34,8 @@ export async function startPair(
       frontendUrl: `http://127.0.0.1:${ports.http}`,
       metricsPort,
       ...(capture === undefined ? {} : { capture }),
-      ...waysIn(options, ports, ipcDir, folder),
+      ...waysIn(options, ports, ipcDir),
+      extra: [...statePath(options, folder), ...extra],
     });
   const sidecar = await startSidecar(0);
   const metricsPort = Number(new URL(sidecar.url).port);
@@ -44,14 +49,19 @@ export async function startPair(
   }
 }
 
-function waysIn(options: Options, ports: Ports, ipcDir: string, folder: string) {
+function waysIn(options: Options, ports: Ports, ipcDir: string) {
   const directory = options.mode === 'handshake' ? {} : { ipcDir };
   if (options.mode === 'directory') return directory;
   const handshake = {
     frontend: `tcp://127.0.0.1:${ports.handshake}`,
     engine: `tcp://127.0.0.1:${ports.tap}`,
   };
-  return { ...directory, handshake, extra: ['--state-path', join(folder, 'state.json')] };
+  return { ...directory, handshake };
+}
+
+/** Handshake mode has no directory to keep its state in. */
+function statePath(options: Options, folder: string): string[] {
+  return options.mode === 'directory' ? [] : ['--state-path', join(folder, 'state.json')];
 }
 
 async function seesEngines(sidecar: Sidecar, engines: number): Promise<true | undefined> {
