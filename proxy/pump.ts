@@ -31,11 +31,10 @@ export class Pump {
     to.on('drain', () => {
       if (!this.#isRewriting && !this.stopped) from.resume();
     });
-    from.on('end', () => {
-      this.#hasEnded = true;
-      if (!this.#isRewriting) to.end();
-    });
+    from.on('end', this.#onEnd);
     if (opening.length > 0) this.#relay(opening);
+    // An end that came while the frontend was dialled has been emitted, pause or not.
+    if (from.readableEnded) this.#onEnd();
     if (accepts !== null && opening.length <= SIGNATURE_LENGTH) {
       from.once('data', (chunk: Buffer) => {
         if (!accepts(Buffer.concat([opening, chunk]))) return;
@@ -61,6 +60,11 @@ export class Pump {
     this.#from.pause();
     this.#onStopped?.();
   }
+
+  readonly #onEnd = (): void => {
+    this.#hasEnded = true;
+    if (!this.#isRewriting) this.#to.end();
+  };
 
   readonly #relay = (chunk: Buffer): void => {
     if (this.#onStopped !== null) {

@@ -77,8 +77,8 @@ export class Victim {
     return readdirSync(`/proc/${this.pid}/fd`).length;
   }
 
-  /** From now on it may have `count` file descriptors open. */
+  /** From now on, until told otherwise, it may have `count` file descriptors open (the soft limit). */
   limitDescriptors(count: number): void {
-    execFileSync('prlimit', ['--pid', String(this.pid), `--nofile=${count}`]);
+    execFileSync('prlimit', ['--pid', String(this.pid), `--nofile=${count}:`]);
   }
 }

@@ -89,6 +89,8 @@ export class RawFrontend {
     });
     this.#sockets.add(peer);
     void peer.ready.then(() => this.peers[purpose].push(peer));
+    // As libzmq and zmq.rs do.
+    void peer.ended.then(() => peer.socket.end());
   }
 
   #onMessage(purpose: Purpose, frames: readonly Buffer[], peer: ZmtpPeer): void {
