@@ -194,8 +194,8 @@ export class SocketDirectory {
     const path = join(this.#options.dir, uuid);
     if (statSync(path, { throwIfNoEntry: false })?.isSocket() !== true) return;
     const endpoint = this.#options.createEndpoint(uuid, path + UPSTREAM);
-    await endpoint.listen({ path: path + INCOMING });
     try {
+      await endpoint.listen({ path: path + INCOMING });
       copyOwner(path, path + INCOMING);
       renameSync(path, path + UPSTREAM);
       renameSync(path + INCOMING, path);
