@@ -36,13 +36,7 @@ const pod = readPod(folder, metricsPort);
 const started: Container[] = [];
 try {
   const began = performance.now();
-  const steptap = container('steptap', ['dist/proxy/main.js', ...pod.sidecar.args], {
-    ...pod.sidecar.env,
-    STEPTAP_METRICS_HOST: '127.0.0.1',
-    STEPTAP_METRICS_PORT: String(metricsPort),
-    STEPTAP_FRONTEND_URL: `http://127.0.0.1:${vllmPort}`,
-  });
-  await steptap.untilPasses(pod.sidecar.startup);
+  const steptap = await startSteptap();
   const startup = Math.round(performance.now() - began);
   assert.ok(await passes(pod.sidecar.liveness), 'alive before there is a vLLM');
   assert.ok(!(await passes(pod.sidecar.readiness)), 'not ready before there is an engine');
@@ -59,12 +53,19 @@ try {
   await checkWorkload(prometheus);
   await checkBrokenEngine(prometheus, vllm);
 
+  // The kubelet restarts a sidecar in place. The stand-in is like the Python frontend, which never finds the way back.
+  await steptap.end('SIGKILL', 5000);
+  const again = await startSteptap();
+  await saysWhere(prometheus, 'SteptapFrontendPathUnusable');
+  assert.ok(!(await passes(pod.sidecar.readiness)), 'not ready while requests would hang');
+  assert.ok(await passes(pod.sidecar.liveness), 'but not to be killed for it');
+
   assert.equal(await vllm.end('SIGTERM', 10_000), 0, 'vLLM ends first');
-  assert.ok(steptap.running, 'steptap outlives vLLM');
-  assert.equal(await steptap.end('SIGTERM', 10_000), 0, `steptap drains and ends:\n${steptap.output}`);
+  assert.ok(again.running, 'steptap outlives vLLM');
+  assert.equal(await again.end('SIGTERM', 10_000), 0, `steptap drains and ends:\n${again.output}`);
   await prometheus.untilFiring('SteptapDown');
   process.stdout.write(
-    `pod: started in order (startup probe after ${startup} ms), rules and ${MISBEHAVIOURS.length + 1} alerts right, ended in order\n`,
+    `pod: started in order (startup probe after ${startup} ms), rules and ${MISBEHAVIOURS.length + 2} alerts right, ended in order\n`,
   );
 } catch (error) {
   for (const { name, output } of started) process.stderr.write(`--- ${name}\n${output}\n`);
@@ -114,11 +115,26 @@ async function checkBrokenEngine(prometheus: Prometheus, vllm: Container): Promi
   for (const [misbehaviour, name] of MISBEHAVIOURS) {
     vllm.tell(misbehaviour);
     if (misbehaviour === 'repeat prefill') await complete(10, 3);
-    const { annotations } = await prometheus.untilFiring(name);
-    const text = Object.values(annotations).join('\n');
-    assert.match(annotations['summary'] ?? '', /test\/vllm-0/, `${name} says which pod`);
-    assert.doesNotMatch(text, /<no value>|\{\{/, `${name} has all its labels`);
+    await saysWhere(prometheus, name);
   }
+}
+
+/** Waits for the alert, and reads its text as a person would who has to find the pod. */
+async function saysWhere(prometheus: Prometheus, name: string): Promise<void> {
+  const { annotations } = await prometheus.untilFiring(name);
+  assert.match(annotations['summary'] ?? '', /test\/vllm-0/, `${name} says which pod`);
+  assert.doesNotMatch(Object.values(annotations).join('\n'), /<no value>|\{\{/, `${name} has all its labels`);
+}
+
+async function startSteptap(): Promise<Container> {
+  const steptap = container('steptap', ['dist/proxy/main.js', ...pod.sidecar.args], {
+    ...pod.sidecar.env,
+    STEPTAP_METRICS_HOST: '127.0.0.1',
+    STEPTAP_METRICS_PORT: String(metricsPort),
+    STEPTAP_FRONTEND_URL: `http://127.0.0.1:${vllmPort}`,
+  });
+  await steptap.untilPasses(pod.sidecar.startup);
+  return steptap;
 }
 
 /** One completion; a prompt given as text counts a token for each byte. */
