@@ -176,7 +176,7 @@ test('a directory that is missing, is a file, has too long a path or is relayed 
   mkdirSync(long);
   await fails(t, ['--ipc-dir', long, ...metrics], 64, [long, '107']);
   const sidecar = await startSidecar({ args: ['--ipc-dir', dir] });
-  t.teardown(() => sidecar.kill());
+  t.teardown(() => sidecar.stop());
   await fails(t, ['--ipc-dir', dir, ...metrics], 1, [`another steptap already relays the sockets in ${dir}`]);
   t.is((await sidecar.get('/startupz')).status, 200);
 });
@@ -184,7 +184,7 @@ test('a directory that is missing, is a file, has too long a path or is relayed 
 test('run logs JSON lines that say what was bound; a free metrics port is named', async (t) => {
   const dir = temporaryDirectory(t);
   const sidecar = await startSidecar({ args: ['--ipc-dir', dir] });
-  t.teardown(() => sidecar.kill());
+  t.teardown(() => sidecar.stop());
   const bound = sidecar.logs.find(({ msg }) => msg === 'bound');
   t.is(bound?.['ipcDir'], dir);
   t.regex(String(bound?.['metricsUrl']), /^http:\/\/127\.0\.0\.1:\d+$/);

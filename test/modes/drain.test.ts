@@ -1,8 +1,10 @@
 /** The end of a drain: each connection stops between two messages. */
 import test from 'ava';
+import { freePort, runSidecar } from '../support/in-process.js';
 import { waitFor } from '../support/wait.js';
+import { RawPeer } from '../transparency/raw-peer.js';
 import { MODES, openPath } from '../transparency/ways-in.js';
-import { message } from '../transparency/zmtp-writer.js';
+import { greeting, message } from '../transparency/zmtp-writer.js';
 
 for (const mode of MODES) {
   test(`${mode}: a message that has begun is relayed to its end, and nothing behind it`, async (t) => {
@@ -18,7 +20,9 @@ for (const mode of MODES) {
       what: 'the idle one ended',
     });
     t.false(outputs.frontend.hasEnded);
-    await outputs.engine.send(Buffer.concat([first.subarray(350), second.subarray(0, 50)]));
+    await outputs.engine.send(first.subarray(350, 400));
+    await outputs.frontend.receivesAtLeast(outputs.engine.sentBytes);
+    await outputs.engine.send(Buffer.concat([first.subarray(400), second.subarray(0, 50)]));
     await waitFor(() => outputs.frontend.hasEnded, { what: 'the end' });
     const end = outputs.engine.sentBytes - 50;
     t.is(outputs.frontend.receivedBytes, end);
@@ -54,3 +58,18 @@ for (const mode of MODES) {
     t.pass();
   });
 }
+
+test('a connection that waits for its frontend ends with the drain', async (t) => {
+  const port = await freePort();
+  const sidecar = await runSidecar(t, {
+    frontend: { handshake: `tcp://127.0.0.1:${await freePort()}` },
+    engine: { handshake: `tcp://127.0.0.1:${port}` },
+  });
+  const engine = await RawPeer.connect(t, { host: '127.0.0.1', port });
+  await engine.send(greeting());
+  const waits = async () => (await sidecar.get('/readyz')).text.includes('does not answer');
+  await waitFor(waits, { what: 'the frontend dialled' });
+  await sidecar.stop();
+  await waitFor(() => engine.hasEnded || engine.isClosed, { what: 'the end' });
+  t.is(engine.receivedBytes, 0);
+});

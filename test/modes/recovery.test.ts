@@ -71,7 +71,7 @@ class Stand {
       args: [...this.#args, '--model-name', 'stand-in', '--drain-timeout', '100ms'],
     });
     this.#sidecar = sidecar;
-    this.#t.teardown(() => sidecar.kill());
+    this.#t.teardown(() => sidecar.stop()); // a killed one would not tell what it has run through
   }
 
   async status(): Promise<Status> {
@@ -215,7 +215,7 @@ test('directory: names put back at SIGTERM lead new connections straight to vLLM
   t.teardown(() => pair.close());
   await pair.bind(`ipc://${path}`);
   const sidecar = await startSidecar({ args: ['--ipc-dir', dir] });
-  t.teardown(() => sidecar.kill());
+  t.teardown(() => sidecar.stop());
   await waitFor(() => existsSync(`${path}.up`), { what: 'the socket taken over' });
   t.is(await sidecar.stop(), 0);
   t.false(existsSync(`${path}.up`));
@@ -233,7 +233,7 @@ test('a second SIGTERM ends the drain at once, and names are put back all the sa
   t.teardown(() => pair.close());
   await pair.bind(`ipc://${path}`);
   const sidecar = await startSidecar({ args: ['--ipc-dir', dir, '--drain-timeout', '60s'] });
-  t.teardown(() => sidecar.kill());
+  t.teardown(() => sidecar.stop());
   await waitFor(() => existsSync(`${path}.up`), { what: 'the socket taken over' });
   const other = new Pair({ linger: 0 });
   t.teardown(() => other.close());

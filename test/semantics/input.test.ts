@@ -298,7 +298,7 @@ test('T28: of an ADD with 50 MB of tensors only the id is read, and memory stays
     args: ['--frontend-handshake', frontend.handshakeAddress, '--engine-handshake', entrance],
     env: { STEPTAP_MODEL_NAME: 'stand-in' },
   });
-  t.teardown(() => sidecar.kill());
+  t.teardown(() => sidecar.stop());
   const engine = new StandInEngine(BY_HAND);
   t.teardown(() => engine.stop());
   await Promise.all([frontend.ready(), engine.start(entrance)]);

@@ -59,7 +59,7 @@ test('as processes, the name asked from the frontend: 21 observations of 52845 t
     args: ['--ipc-dir', directory],
     env: { STEPTAP_FRONTEND_URL: `http://127.0.0.1:${httpPort}` },
   });
-  t.teardown(() => sidecar.kill());
+  t.teardown(() => sidecar.stop());
   const frontend = await new StandInFrontend({ directory, httpPort }).start();
   t.teardown(() => frontend.stop());
   const endpoints = async () => ((await sidecar.status()) as { endpoints: unknown[] }).endpoints.length;
