@@ -68,6 +68,7 @@ export class SocketDirectory {
   readonly #busy = new Set<string>();
   readonly #handedBack = new Set<string>();
   #watcher: FSWatcher | null = null;
+  #watchedInode = 0;
   #rescan: NodeJS.Timeout | undefined;
   #lock: net.Server | null = null;
   #isMissing = false;
@@ -132,7 +133,13 @@ export class SocketDirectory {
 
   #watch(): void {
     try {
-      this.#watcher = watch(this.#options.dir, () => void this.#scan());
+      const { dir } = this.#options;
+      this.#watchedInode = statSync(dir).ino;
+      this.#watcher = watch(dir, (_event, name) => {
+        // Its own name: the directory itself was removed or moved.
+        if (name === basename(dir)) this.#stopWatcher();
+        void this.#scan();
+      });
       this.#watcher.on('error', () => this.#stopWatcher());
     } catch {
       // The rescan goes on and tries again.
@@ -161,6 +168,9 @@ export class SocketDirectory {
       return;
     }
     this.#isMissing = false;
+    // Made anew under the same name; the watch would stay with the old one, which bound sockets keep alive.
+    if (this.#watchedInode !== statSync(this.#options.dir, { throwIfNoEntry: false })?.ino)
+      this.#stopWatcher();
     if (this.#watcher === null && this.#rescan !== undefined) this.#watch();
     const present = new Set(names);
     const work: Promise<void>[] = [];
