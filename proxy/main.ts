@@ -42,10 +42,10 @@ async function run(args: readonly string[]): Promise<number> {
   const { settings } = loadSettings(args, process.env);
   const logger = createLogger(settings.log);
   const version = packageVersion();
+  const stop = stopSignal();
   logger.info({ version, node: process.versions.node, pid: process.pid }, 'steptap');
   keepRelaying(logger);
   const sidecar = new Sidecar({ settings, logger, version });
-  const stop = stopSignal();
   const started = sidecar.start();
   const first = await Promise.race([started, stop]);
   if (typeof first === 'string') {
