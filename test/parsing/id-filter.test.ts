@@ -52,6 +52,8 @@ test('a glob selects ids from beginning to end; `*` goes across slashes and dots
   t.deepEqual(selected('*/*/*'), ['tenant/a/req.1', 'a//b']);
   t.deepEqual(selected('.*'), ['.hidden', './here', '../up']);
   t.deepEqual(selected('/*'), ['/leading']);
+  t.deepEqual(selected('*hidden'), ['.hidden']);
+  t.deepEqual(selected('line*'), ['line\nbreak']);
   t.deepEqual(selected('4?'), ['42']);
   t.deepEqual(selected('chatcmpl'), []);
   t.deepEqual(selected('CHATCMPL-*'), []);

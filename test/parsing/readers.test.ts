@@ -171,6 +171,17 @@ test('T28: the id of an ADD is read whatever comes behind its first 16 KiB, and 
   t.is(connections.frontend.tracker('0').find('r1')?.promptLength, 100_000);
 });
 
+test('an ADD or ABORT is done once: what comes behind it does not bring it back', (t) => {
+  const connections = new Connections();
+  connections.send(ADD, pack(['r1', [1]]));
+  connections.send(ABORT, pack(['r1']));
+  connections.send(UTILITY, pack([0, 1]));
+  t.is(connections.tracked, 0);
+  connections.send(ADD, pack(['r1', [1]]));
+  connections.send(UTILITY, pack([0, 1]));
+  t.is(connections.tracked, 1);
+});
+
 test('requests of other types, and what they carry, are none of the tracker’s', (t) => {
   const connections = new Connections();
   connections.send(UTILITY, pack(['r1', [1]]));

