@@ -27,7 +27,7 @@ function steptap(args: readonly string[], env: NodeJS.ProcessEnv = {}): Promise<
     const child = execFile(
       process.execPath,
       [MAIN, ...args],
-      { env: own, timeout: DEADLINE_MS },
+      { env: own, timeout: DEADLINE_MS, killSignal: 'SIGKILL' },
       (_error, stdout, stderr) => resolve({ code: child.exitCode ?? -1, stdout, stderr }),
     );
   });
