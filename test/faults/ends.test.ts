@@ -93,6 +93,33 @@ for (const way of WAYS) {
   });
 }
 
+for (const way of WAYS) {
+  test(`connections that the network cuts end at both peers, and the engine gets in again (${way})`, async (t) => {
+    const rig = await startRig(t, way, { engineSide: {} });
+    const engine = await rig.join(0);
+    const atFrontend = [rig.frontend.peers.requests[0], rig.frontend.peers.outputs[0]];
+    for (const relay of rig.relays) relay.reset();
+    for (const peer of [engine.requests, engine.outputs, ...atFrontend]) await peer?.ended;
+    await engine.reconnect();
+    engine.outputs.send(batch(0, 1, [{ id: 'x', tokens: 1 }]));
+    await eventually('first message', () => rig.frontend.batches.length === 1);
+    t.is(rig.sidecar.logged('error', '').length, 0);
+  });
+
+  test(`a half that the network closes is closed at the frontend, and the other half goes on (${way})`, async (t) => {
+    const rig = await startRig(t, way, { engineSide: {} });
+    const engine = await rig.join(0);
+    const [peer] = rig.frontend.peers.requests as [ZmtpPeer];
+    peer.endsWithItsPeer = false;
+    await eventually('registration', () => rig.frontend.registrations === 1);
+    for (const relay of rig.relays) relay.halfClose();
+    t.is(await peer.ended, 'fin');
+    peer.send(Buffer.of(0), Buffer.alloc(100_000, 7));
+    await eventually('request at the engine', () => engine.requests.messages === 1);
+    t.is(engine.requests.received.digest, peer.sent.digest);
+  });
+}
+
 test('an end behind bytes that the frontend has not read yet waits for them', async (t) => {
   const { frontend, join } = await startRig(t, 'handshake');
   const engine = await join(0);

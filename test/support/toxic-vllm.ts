@@ -89,8 +89,9 @@ export class RawFrontend {
     });
     this.#sockets.add(peer);
     void peer.ready.then(() => this.peers[purpose].push(peer));
-    // As libzmq and zmq.rs do.
-    void peer.ended.then(() => peer.socket.end());
+    void peer.ended.then(() => {
+      if (peer.endsWithItsPeer) peer.socket.end();
+    });
   }
 
   #onMessage(purpose: Purpose, frames: readonly Buffer[], peer: ZmtpPeer): void {

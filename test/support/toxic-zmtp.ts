@@ -48,6 +48,8 @@ export class ZmtpPeer {
   readonly socket: net.Socket;
   readonly sent = new Tally();
   readonly received = new Tally();
+  /** Whether a frontend closes its half when the engine has closed the other, as libzmq and zmq.rs do. */
+  endsWithItsPeer = true;
   /** Messages received, commands not included. */
   messages = 0;
   /** When, by performance.now(), and how the other side ended it; null while it has not. */
