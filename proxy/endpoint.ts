@@ -30,6 +30,8 @@ export class Endpoint {
   readonly upstream: Address;
   /** Engines that have had a request connection here. */
   readonly engines = new Set<number>();
+  /** Found at the start without a record of its engines: any of them may have been connected before. */
+  mayHaveHadEngines = false;
   readonly connections = new Set<Connection>();
   /** How the frontend's ROUTER is made; null until its READY was seen. */
   upstreamRouter: 'libzmq' | 'other' | null = null;
@@ -69,6 +71,11 @@ export class Endpoint {
     this.client = client;
     this.#context.logger.debug({ endpoint: this.name, kind, client }, 'endpoint known');
     this.#events.changed(this);
+  }
+
+  /** Whether a request connection of this engine would stand in for an earlier one. */
+  hasHad(index: number): boolean {
+    return this.mayHaveHadEngines || this.engines.has(index);
   }
 
   addEngine(index: number): void {

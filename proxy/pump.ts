@@ -42,7 +42,7 @@ export class Pump {
         this.#relay(chunk);
       });
     } else from.on('data', this.#relay);
-    if (!to.writableNeedDrain) from.resume();
+    if (!to.writableNeedDrain && !this.#isRewriting) from.resume();
   }
 
   /** Calls back once nothing of a begun message is missing on the other side, and reads no further. */

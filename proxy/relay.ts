@@ -212,6 +212,7 @@ export class Relay {
   /** A pair from before this process of which no state file tells: its socket type is all there is to go by. */
   #recoverTaken(endpoint: Endpoint, socketType: string): void {
     if (endpoint.kind !== 'unknown') return;
+    endpoint.mayHaveHadEngines = true;
     if (socketType === 'ROUTER') this.#adopt(endpoint, 'requests', RECOVERED_CLIENT, []);
     else if (socketType === 'PULL') this.#adopt(endpoint, 'outputs', RECOVERED_CLIENT, []);
     else endpoint.assign('other', null);

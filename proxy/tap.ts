@@ -168,7 +168,7 @@ export class Tap {
     if (this.endpoint.kind !== 'requests') return;
     frontend.engineConnected(index);
     this.#isEngineConnected = true;
-    this.#isReplacement = this.endpoint.engines.has(index);
+    this.#isReplacement = this.endpoint.hasHad(index);
     this.endpoint.addEngine(index);
     this.#judgePath();
   }

@@ -67,10 +67,9 @@ export class RequestTracker {
   find(id: string): Request | undefined {
     const request = this.#requests.get(id);
     if (request !== undefined || this.#closed === null || this.#closed.has(id)) return request;
+    // Its first output may have passed before the restart: without a prompt length none is counted at this one.
     const adopted = this.#open(id, 0);
     if (adopted.selected) this.#adopted++;
-    // Its first output may have passed before the restart: the prompt must not be counted at this one.
-    adopted.promptCounted = true;
     return adopted;
   }
 

@@ -161,11 +161,17 @@ for (const [mode, withState] of [
   });
 }
 
-for (const mode of ['directory', 'handshake'] as const) {
-  test(`${mode}: in front of a libzmq frontend a restart is told as a path that can't be used any more`, async (t) => {
+for (const [mode, withState] of [
+  ['directory', true],
+  ['directory', false],
+  ['handshake', true],
+] as const) {
+  const how = withState ? 'with its state file' : 'without its state file';
+  test(`${mode}: in front of a libzmq frontend a restart ${how} is told as a path that can't be used any more`, async (t) => {
     const stand = await Stand.start(t, mode);
     t.is((await stand.sidecar.readyz()).status, 200);
     await stand.sidecar.kill();
+    if (!withState) rmSync(stand.statePath);
     await stand.startSidecar();
     await stand.connected();
     const lost = async () => (await stand.sample('frontend_path_usable')) === 0;
@@ -180,7 +186,9 @@ for (const mode of ['directory', 'handshake'] as const) {
     await stand.step({ id: 'from before', tokens: 4 });
     t.deepEqual(await stand.observed(), [1, 4]);
   });
+}
 
+for (const mode of ['directory', 'handshake'] as const) {
   test(`${mode}: SIGTERM ends it with 0 after the drain, and the state file stays for the next start`, async (t) => {
     const stand = await Stand.start(t, mode, { handover: true });
     await stand.open('r1');
