@@ -1,14 +1,16 @@
 /** The mixed load through steptap, part by part, each compared when it is done. */
-import { copyFile, writeFile } from 'node:fs/promises';
+import { stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { agree } from './agreement.js';
 import { countOf, ruleFor, type Samples, scrape, seriesText, sumOf } from './comparison.js';
-import { decodedByVllm } from './decoder.js';
+import { decodedByVllm, keepPart } from './decoder.js';
 import type { Environment } from './environment.js';
-import { type Ask, abortsOf, cachedLoad, cancelledLoad, freshLoad, send, shortLoad } from './load.js';
+import { type Ask, abortsOf, cachedLoad, cancelledLoad, freshLoad, send } from './load.js';
 import type { Options } from './options.js';
 import { startPair, stopInOrder } from './pair.js';
 import { markdownRow, type Proof } from './report.js';
+
+const CACHED = 'cached prefixes';
 
 interface Part {
   readonly name: string;
@@ -27,14 +29,17 @@ export async function proveLoad(environment: Environment, options: Options, fold
   const urls = { ours: `${pair.sidecar.url}/metrics`, theirs: `${pair.serving.url}/metrics` };
   const problems: string[] = [];
   const verdicts: string[] = [];
+  const marks = new Map<string, { begin: number; end: number }>();
   let requests = 0;
   let ours: Samples = new Map();
   try {
     for (const { name, load } of partsOf(options)) {
+      const begin = await sizeOf(capture);
       const answers = await send(pair.serving.url, load);
       requests += answers.length;
       for (const { ok, problem } of answers) if (!ok) problems.push(`${name}: a request failed: ${problem}`);
       const agreement = await agree(rule, urls, abortsOf(load));
+      marks.set(name, { begin, end: await sizeOf(capture) });
       ours = agreement.ours;
       problems.push(...agreement.problems.map((problem) => `${name}: ${problem}`));
       verdicts.push(agreement.verdict);
@@ -48,17 +53,21 @@ export async function proveLoad(environment: Environment, options: Options, fold
   const decoder = await decodedByVllm(environment, options, { capture, ours, folder });
   problems.push(...decoder.problems);
   verdicts.push(decoder.verdict);
-  if (options.capture !== undefined && capture !== undefined) await copyFile(capture, options.capture);
+  if (options.capture !== undefined && capture !== undefined)
+    await keepPart(environment, options, { capture, marks, part: CACHED, target: options.capture });
   const counts = { requests, count: countOf(ours), sum: sumOf(ours) };
   return { row: markdownRow({ layout: options, offline: false, ...counts, parts: verdicts }), problems };
 }
 
-function partsOf({ frontend, capture }: Options): Part[] {
+async function sizeOf(file: string | undefined): Promise<number> {
+  return file === undefined ? 0 : (await stat(file)).size;
+}
+
+function partsOf({ frontend }: Options): Part[] {
   const several = frontend === 'python'; // the Rust frontend takes n=1 only
-  if (capture !== undefined) return [{ name: 'short', load: shortLoad({ several }) }];
   return [
     { name: 'nothing cached', load: freshLoad() },
-    { name: 'cached prefixes', load: cachedLoad({ several }) },
+    { name: CACHED, load: cachedLoad({ several }) },
     { name: 'cancelled', load: cancelledLoad() },
   ];
 }

@@ -106,20 +106,6 @@ export function cancelledLoad(): Ask[] {
   return asks;
 }
 
-/** A few of each kind, so that a capture stays small. */
-export function shortLoad({ several = true } = {}): Ask[] {
-  const prompt = prompts(4);
-  const shared = prompt(300);
-  const asks = [1, 16, 60, 129, 400].map((length, i) => completion(prompt(length), 2 + 3 * i, i % 2 === 0));
-  asks.push(completion(shared, 4, true), completion([...shared, ...prompt(9)], 4, false));
-  asks.push(chat('pong ball', 6, true), completion('lob dob', 5, false, { temperature: 0 }));
-  asks.push(completion(prompt(12), 4, false, { logprobs: 3 }));
-  asks.push(completion(prompt(20), 3, false, { prompt_logprobs: 2, logprobs: 2 }));
-  asks.push(completion(prompt(3000), 3, false));
-  if (several) asks.push(completion(prompt(40), 6, true, { n: 3 }));
-  return asks;
-}
-
 /** Requests of a load that end in an ABORT of the frontend's, and the tokens these had left at most. */
 export function abortsOf(load: readonly Ask[]): { requests: number; tokensLeft: number } {
   const aborts = load.filter((ask) => ask.cancelAfter !== undefined || ask.body['stop'] !== undefined);

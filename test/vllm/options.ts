@@ -17,7 +17,7 @@ export const USAGE = `npm run test:vllm -- [options]
   --engine-death HOW     end the engine under load: kill (kill -9) or seed (a request its CPU kernels die of)
   --without-steptap      with --engine-death: the same with nothing in between
   --decoder              count what passed again by vLLM's own decoder, also where the frontend counts alike
-  --capture FILE         keep what passed, for replay; a short load, so that it stays below 300 KB
+  --capture FILE         keep what passed in the part with cached prefixes, and beside it what vLLM's decoder counts
   --table FILE           append the Markdown line to this file
   --quick                one Rust frontend against the embedded engine: no torch, no Python frontend
   --keep                 keep the folder with the logs even when all is well
