@@ -3,6 +3,8 @@ import {
   compare,
   compareLoosely,
   differences,
+  enginesOf,
+  ofEngines,
   type Rule,
   type Samples,
   scrape,
@@ -20,7 +22,10 @@ export interface Agreement {
   readonly verdict: string;
 }
 
-/** Asks both until they agree and no longer change, at most 10 s. `aborts`: what of this part was cancelled. */
+/**
+ * Asks both until they agree and no longer change, at most 10 s. Engines that steptap does not see are left out; that
+ * it sees those it should is checked at the start. `aborts`: what of this part was cancelled.
+ */
 export async function agree(
   rule: Rule,
   urls: { ours: string; theirs: string },
@@ -29,7 +34,8 @@ export async function agree(
   const end = Date.now() + SETTLE_MS;
   let before = '';
   for (;;) {
-    const [ours, theirs] = await Promise.all([scrape(urls.ours), scrape(urls.theirs)]);
+    const [ours, all] = await Promise.all([scrape(urls.ours), scrape(urls.theirs)]);
+    const theirs = ofEngines(all, enginesOf(ours));
     const problems =
       aborts.requests === 0
         ? compare(rule, ours, theirs)

@@ -34,6 +34,21 @@ export function iterationSamples(all: Samples): Map<string, number> {
   return new Map([...all].filter(([key]) => PARTS.some((part) => key.startsWith(part))));
 }
 
+/** Engines that the series has. */
+export function enginesOf(all: Samples): ReadonlySet<string> {
+  const engines = [...iterationSamples(all).keys()].map((key) => /engine="([^"]*)"/.exec(key)?.[1] ?? '');
+  return new Set(engines);
+}
+
+/** Samples without those of other engines; samples that name no engine stay. */
+export function ofEngines(all: Samples, engines: ReadonlySet<string>): Samples {
+  const kept = [...all].filter(([key]) => {
+    const engine = /[{,]engine="([^"]*)"/.exec(key)?.[1];
+    return engine === undefined || engines.has(engine);
+  });
+  return new Map(kept);
+}
+
 /** Those samples as lines, sorted: for a file beside a capture. */
 export function seriesText(all: Samples): string {
   const lines = [...iterationSamples(all)].map(([key, value]) => `${key} ${value}`);

@@ -9,6 +9,7 @@ import { type Ask, abortsOf, cachedLoad, cancelledLoad, freshLoad, send } from '
 import type { Options } from './options.js';
 import { startPair, stopInOrder } from './pair.js';
 import { markdownRow, type Proof } from './report.js';
+import type { Sidecar } from './sidecar.js';
 
 const CACHED = 'cached prefixes';
 
@@ -26,6 +27,7 @@ export async function proveLoad(environment: Environment, options: Options, fold
   const decode = options.decoder || rule !== 'exact' || options.capture !== undefined;
   const capture = decode ? join(folder, 'capture.jsonl') : undefined;
   const pair = await startPair(environment, options, { folder, capture });
+  const clients = await clientsOf(pair.sidecar);
   const urls = { ours: `${pair.sidecar.url}/metrics`, theirs: `${pair.serving.url}/metrics` };
   const problems: string[] = [];
   const verdicts: string[] = [];
@@ -55,8 +57,13 @@ export async function proveLoad(environment: Environment, options: Options, fold
   verdicts.push(decoder.verdict);
   if (options.capture !== undefined && capture !== undefined)
     await keepPart(environment, options, { capture, marks, part: CACHED, target: options.capture });
-  const counts = { requests, count: countOf(ours), sum: sumOf(ours) };
+  const counts = { clients, requests, count: countOf(ours), sum: sumOf(ours) };
   return { row: markdownRow({ layout: options, offline: false, ...counts, parts: verdicts }), problems };
+}
+
+async function clientsOf(sidecar: Sidecar): Promise<number> {
+  const { text } = await sidecar.probe('/status');
+  return (JSON.parse(text) as { clients: unknown[] }).clients.length;
 }
 
 async function sizeOf(file: string | undefined): Promise<number> {

@@ -49,7 +49,14 @@ export async function proveOffline(
     const verdict =
       problems.length > 0 ? 'DIFFERS' : differences(ours, theirs).length === 0 ? 'equal' : 'less cached';
     const row = markdownRow({
-      ...{ layout: options, offline: true, requests: REQUESTS, count: countOf(ours), sum: sumOf(ours) },
+      ...{
+        layout: options,
+        offline: true,
+        clients: 1,
+        requests: REQUESTS,
+        count: countOf(ours),
+        sum: sumOf(ours),
+      },
       parts: [verdict, verdict, '–', '–'],
     });
     return { row, problems };

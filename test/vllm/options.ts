@@ -10,7 +10,7 @@ export const USAGE = `npm run test:vllm -- [options]
   --frontend-version V   of the Rust frontend (default: as --version)
   --mode M               directory (default), handshake (all engines headless) or mixed (one local, one headless)
   --engines N            data parallel size (default 1)
-  --clients N            frontend clients, --api-server-count (default 1)
+  --clients N            frontend clients, --api-server-count (default: vLLM's own, for Python as many as engines)
   --offline-llm          LLM() in a script instead of a server
   --restart              kill -9 steptap under load and start it again, instead of the load
   --terminate            SIGTERM to steptap under load, then to vLLM, instead of the load
@@ -48,7 +48,7 @@ export function readOptions(args: string[]): Options {
       'frontend-version': { type: 'string' },
       mode: { type: 'string', default: 'directory' },
       engines: { type: 'string', default: '1' },
-      clients: { type: 'string', default: '1' },
+      clients: { type: 'string' },
       'offline-llm': { type: 'boolean', default: false },
       restart: { type: 'boolean', default: false },
       terminate: { type: 'boolean', default: false },
@@ -75,7 +75,7 @@ export function readOptions(args: string[]): Options {
     frontendVersion: values['frontend-version'] ?? (quick ? NEWEST_RUST : version),
     mode: mode as Mode,
     engines: whole('--engines', values.engines),
-    clients: whole('--clients', values.clients),
+    clients: values.clients === undefined ? undefined : whole('--clients', values.clients),
     engineDeath: death,
     withoutSteptap: values['without-steptap'],
     decoder: values.decoder,

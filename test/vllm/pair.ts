@@ -39,11 +39,13 @@ export async function startPair(
     });
   const sidecar = await startSidecar(0);
   const metricsPort = Number(new URL(sidecar.url).port);
+  let serving: Serving | null = null;
   try {
-    const serving = await Serving.start(environment, options, { ports, ipcDir, logs: folder });
-    await until('steptap sees every engine', () => seesEngines(sidecar, options.engines));
+    serving = await Serving.start(environment, options, { ports, ipcDir, logs: folder });
+    await until('steptap sees every engine', () => seesEngines(sidecar, visibleEngines(options)));
     return { sidecar, serving, restartSidecar: () => startSidecar(metricsPort) };
   } catch (error) {
+    await serving?.stop();
     await sidecar.process.stop();
     throw error;
   }
@@ -62,6 +64,14 @@ function waysIn(options: Options, ports: Ports, ipcDir: string) {
 /** Handshake mode has no directory to keep its state in. */
 function statePath(options: Options, folder: string): string[] {
   return options.mode === 'directory' ? [] : ['--state-path', join(folder, 'state.json')];
+}
+
+/**
+ * With engines on both sides vLLM tells its local ones the TCP address of the frontend's own handshake, so they pass
+ * steptap by; only the headless ones can be seen.
+ */
+export function visibleEngines({ mode, engines }: Options): number {
+  return mode === 'mixed' ? engines - 1 : engines;
 }
 
 async function seesEngines(sidecar: Sidecar, engines: number): Promise<true | undefined> {

@@ -11,6 +11,8 @@ export interface Proof {
 export interface Row {
   readonly layout: Layout;
   readonly offline: boolean;
+  /** Frontend clients that steptap saw. */
+  readonly clients: number;
   readonly requests: number;
   /** Observations and tokens in all, as steptap counted them. */
   readonly count: number;
@@ -24,9 +26,9 @@ export const HEADER = [
   '|---|---|---|---|---|---|---|---|---|---|---|',
 ].join('\n');
 
-export function markdownRow({ layout, offline, requests, count, sum, parts }: Row): string {
+export function markdownRow({ layout, offline, clients, requests, count, sum, parts }: Row): string {
   const frontend = offline ? `LLM() ${layout.version}` : frontendName(layout);
-  const cells = [layout.version, frontend, layout.mode, `${layout.engines} × ${layout.clients}`];
+  const cells = [layout.version, frontend, layout.mode, `${layout.engines} × ${clients}`];
   return `| ${[...cells, requests, count, sum, ...parts].join(' | ')} |`;
 }
 

@@ -18,8 +18,8 @@ export interface Layout {
   readonly frontendVersion: string;
   readonly mode: Mode;
   readonly engines: number;
-  /** Frontend clients: `--api-server-count`. */
-  readonly clients: number;
+  /** Frontend clients: `--api-server-count`; undefined: not given. */
+  readonly clients: number | undefined;
 }
 
 export interface Ports {
@@ -76,7 +76,7 @@ export class Serving {
       layout.mode === 'directory'
         ? []
         : ['--data-parallel-size-local', String(local), ...remote, String(ports.handshake)];
-    const several = layout.clients > 1 ? ['--api-server-count', String(layout.clients)] : [];
+    const several = layout.clients !== undefined ? ['--api-server-count', String(layout.clients)] : [];
 
     const standalone = rust !== undefined && layout.mode === 'handshake';
     const direct = { VLLM_USE_RUST_FRONTEND: '1', VLLM_RUST_FRONTEND_PATH: rust ?? '' };
