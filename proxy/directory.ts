@@ -1,37 +1,18 @@
 /**
- * Takes over the sockets that a vLLM binds as files `<dir>/<uuid>`.
- *
- *     before    <uuid>     vLLM listens
- *     after     <uuid>.up  vLLM listens: a bound unix socket goes on working under a new name
- *               <uuid>     steptap listens and relays to <uuid>.up
- *
- * The listener is made as `<uuid>.in` and then renamed into place, here as when names are put back, because Node
- * unlinks the path a server was bound to when it closes, whoever's file has that name by then.
+ * Takes over the sockets that a vLLM binds in a directory (socket-names.ts tells how): watches for new ones, asks
+ * each what it is, finds those of a vLLM that outlived the steptap before, and removes what is dead.
  */
-import {
-  chmodSync,
-  chownSync,
-  type FSWatcher,
-  readdirSync,
-  renameSync,
-  rmSync,
-  statSync,
-  watch,
-} from 'node:fs';
-import net from 'node:net';
+import { type FSWatcher, readdirSync, rmSync, statSync, watch } from 'node:fs';
+import type net from 'node:net';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import { MAX_SOCKET_PATH_BYTES } from './address.js';
+import { lockDirectory } from './directory-lock.js';
 import type { Endpoint } from './endpoint.js';
 import { errnoOf, messageOf, SteptapError } from './errors.js';
+import { checkPathLength, readName, SocketNames } from './socket-names.js';
 import { isListening, probe } from './zmtp/probe.js';
 
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
-const UUID_LENGTH = 36;
-const UPSTREAM = '.up';
-const INCOMING = '.in';
-const LOCK = '.steptap.lock';
 const RESCAN_MS = 1000;
 /** A socket that was bound but never answered is given this long before it is taken for dead. */
 const FIRST_ANSWER_MS = 10_000;
@@ -52,7 +33,7 @@ export interface DirectoryOptions {
 }
 
 interface Pair {
-  readonly uuid: string;
+  readonly names: SocketNames;
   readonly endpoint: Endpoint;
   readonly takenAt: number;
   readonly stop: AbortController;
@@ -84,10 +65,12 @@ export class SocketDirectory {
   /** Takes what is there and watches. Throws STEPTAP_DIRECTORY when the directory can't be used. */
   async start(): Promise<void> {
     const { dir } = this.#options;
-    checkLength(dir);
+    checkPathLength(dir);
     const names = this.#list();
     this.#lock = await lockDirectory(dir);
-    for (const name of names) if (name.endsWith(INCOMING)) rmSync(join(dir, name), { force: true });
+    for (const name of names) {
+      if (readName(name)?.role === 'incoming') rmSync(join(dir, name), { force: true });
+    }
     await this.#scan();
     this.#watch();
     this.#rescan = setInterval(() => {
@@ -175,108 +158,106 @@ export class SocketDirectory {
     const present = new Set(names);
     const work: Promise<void>[] = [];
     for (const name of names) {
-      const uuid = name.slice(0, UUID_LENGTH);
-      if (!UUID.test(uuid) || this.#busy.has(uuid) || this.#pairs.has(uuid)) continue;
-      if (name === uuid + UPSTREAM) work.push(this.#exclusively(uuid, () => this.#recover(uuid)));
-      else if (name === uuid && !present.has(uuid + UPSTREAM) && !this.#handedBack.has(uuid)) {
-        work.push(this.#exclusively(uuid, () => this.#take(uuid)));
+      const read = readName(name);
+      if (read === null || this.#busy.has(read.uuid) || this.#pairs.has(read.uuid)) continue;
+      const socket = new SocketNames(this.#options.dir, read.uuid);
+      if (read.role === 'upstream') work.push(this.#exclusively(socket, () => this.#recover(socket)));
+      const isNew = read.role === 'own' && !present.has(basename(socket.upstream));
+      if (isNew && !this.#handedBack.has(read.uuid)) {
+        work.push(this.#exclusively(socket, () => this.#take(socket)));
       }
     }
     for (const uuid of this.#handedBack) if (!present.has(uuid)) this.#handedBack.delete(uuid);
-    for (const pair of this.#pairs.values()) if (!present.has(pair.uuid)) void this.#check(pair);
+    for (const pair of this.#pairs.values()) if (!present.has(pair.names.uuid)) void this.#check(pair);
     if (work.length > 0) for (const pair of this.#pairs.values()) if (isIdle(pair)) void this.#check(pair);
     await Promise.all(work);
   }
 
-  async #exclusively(uuid: string, work: () => Promise<void>): Promise<void> {
+  async #exclusively({ uuid, path }: SocketNames, work: () => Promise<void>): Promise<void> {
     this.#busy.add(uuid);
     try {
       await work();
     } catch (error) {
-      this.#options.logger.error({ uuid, error: messageOf(error) }, 'socket could not be taken over');
+      this.#options.logger.error({ socket: path, error: messageOf(error) }, 'socket could not be taken over');
     } finally {
       this.#busy.delete(uuid);
     }
   }
 
   /** Takes at once and asks later: engines may connect before the frontend is able to answer. */
-  async #take(uuid: string): Promise<void> {
-    const path = join(this.#options.dir, uuid);
-    if (statSync(path, { throwIfNoEntry: false })?.isSocket() !== true) return;
-    const endpoint = this.#options.createEndpoint(uuid, path + UPSTREAM);
+  async #take(names: SocketNames): Promise<void> {
+    if (!names.isSocket) return;
+    const endpoint = this.#options.createEndpoint(names.uuid, names.upstream);
     try {
-      await endpoint.listen({ path: path + INCOMING });
-      copyOwner(path, path + INCOMING);
-      renameSync(path, path + UPSTREAM);
-      renameSync(path + INCOMING, path);
+      await endpoint.listen({ path: names.incoming });
+      names.takeOver();
     } catch (error) {
       endpoint.destroy();
       this.#options.removed(endpoint);
       if (errnoOf(error) === 'ENOENT') return; // vLLM took it away in that moment
       throw error;
     }
-    const pair = this.#keep(uuid, endpoint);
-    this.#options.logger.info({ socket: path }, 'socket taken over');
+    const pair = this.#keep(names, endpoint);
+    this.#options.logger.info({ socket: names.path }, 'socket taken over');
     void this.#identify(pair);
   }
 
   /** A pair from before a restart: `<uuid>` is a dead socket of steptap's, `<uuid>.up` vLLM's, dead or alive. */
-  async #recover(uuid: string): Promise<void> {
-    const path = join(this.#options.dir, uuid);
+  async #recover(names: SocketNames): Promise<void> {
     const deadline = performance.now() + RECOVERY_PATIENCE_MS;
-    while (!(await isListening(path + UPSTREAM))) {
+    while (!(await isListening(names.upstream))) {
       if (performance.now() > deadline) {
-        this.#removeFiles(uuid);
-        this.#options.logger.info({ socket: path }, 'stale pair removed');
+        names.remove();
+        this.#options.logger.info({ socket: names.path }, 'stale pair removed');
         return;
       }
       await delay(PROBE_RETRY_MS);
     }
-    const endpoint = this.#options.createEndpoint(uuid, path + UPSTREAM);
-    const pair = this.#keep(uuid, endpoint);
+    const endpoint = this.#options.createEndpoint(names.uuid, names.upstream);
+    const pair = this.#keep(names, endpoint);
     const socketType = await this.#ask(pair, AbortSignal.timeout(RECOVERY_PATIENCE_MS));
     this.#options.recovered(endpoint, socketType ?? '');
     await this.#listenInPlace(pair);
-    this.#options.logger.info({ socket: path, kind: endpoint.kind }, 'socket of a running vLLM recovered');
+    this.#options.logger.info(
+      { socket: names.path, kind: endpoint.kind },
+      'socket of a running vLLM recovered',
+    );
   }
 
-  async #listenInPlace({ uuid, endpoint }: Pair): Promise<void> {
-    const path = join(this.#options.dir, uuid);
-    await endpoint.listen({ path: path + INCOMING });
-    copyOwner(path + UPSTREAM, path + INCOMING);
-    renameSync(path + INCOMING, path);
-    endpoint.listenAddress = { path };
+  async #listenInPlace({ names, endpoint }: Pair): Promise<void> {
+    await endpoint.listen({ path: names.incoming });
+    names.putInPlace();
+    endpoint.listenAddress = { path: names.path };
   }
 
-  #keep(uuid: string, endpoint: Endpoint): Pair {
+  #keep(names: SocketNames, endpoint: Endpoint): Pair {
     const pair = {
-      uuid,
+      names,
       endpoint,
       takenAt: performance.now(),
       stop: new AbortController(),
       isSuspect: false,
       isBeingChecked: false,
     };
-    endpoint.listenAddress = { path: join(this.#options.dir, uuid) };
-    this.#pairs.set(uuid, pair);
+    endpoint.listenAddress = { path: names.path };
+    this.#pairs.set(names.uuid, pair);
     return pair;
   }
 
   async #identify(pair: Pair): Promise<void> {
     const socketType = await this.#ask(pair, pair.stop.signal);
     if (socketType === null) return;
-    this.#options.logger.debug({ uuid: pair.uuid, socketType }, 'socket identified');
+    this.#options.logger.debug({ socket: pair.names.path, socketType }, 'socket identified');
     if (!WORKER_QUEUE_TYPES.has(socketType)) return;
     this.#giveBack(pair);
-    this.#handedBack.add(pair.uuid);
-    this.#options.logger.info({ uuid: pair.uuid, socketType }, 'worker queue handed back');
+    this.#handedBack.add(pair.names.uuid);
+    this.#options.logger.info({ socket: pair.names.path, socketType }, 'worker queue handed back');
   }
 
   /** Socket type of vLLM's end; null when it is gone or `signal` aborts first. */
   async #ask(pair: Pair, signal: AbortSignal): Promise<string | null> {
-    const path = join(this.#options.dir, pair.uuid + UPSTREAM);
     while (!signal.aborted) {
-      const answer = await probe(path, signal);
+      const answer = await probe(pair.names.upstream, signal);
       if (typeof answer !== 'string') {
         pair.endpoint.wasReached = true;
         pair.endpoint.learnUpstream(answer);
@@ -292,47 +273,48 @@ export class SocketDirectory {
   }
 
   async #check(pair: Pair): Promise<void> {
-    if (pair.isBeingChecked || this.#pairs.get(pair.uuid) !== pair) return;
+    const { names, endpoint } = pair;
+    if (pair.isBeingChecked || !this.#isKept(pair)) return;
     pair.isBeingChecked = true;
     try {
-      const path = join(this.#options.dir, pair.uuid);
-      const isAlive = await isListening(path + UPSTREAM);
-      const mayAnswer = !pair.endpoint.wasReached && performance.now() - pair.takenAt < FIRST_ANSWER_MS;
-      if (this.#pairs.get(pair.uuid) !== pair) return;
-      if (!isAlive && !mayAnswer) this.#remove(pair);
-      else if (isAlive && statSync(path, { throwIfNoEntry: false }) === undefined) {
-        this.#options.logger.warn({ socket: path }, 'socket file was removed under us; listening again');
-        pair.endpoint.stopListening();
+      const isAlive = await isListening(names.upstream);
+      const mayAnswer = !endpoint.wasReached && performance.now() - pair.takenAt < FIRST_ANSWER_MS;
+      if (!this.#isKept(pair)) return;
+      if (!isAlive && !mayAnswer) {
+        this.#drop(pair);
+        names.remove();
+        this.#options.logger.info(
+          { socket: names.path, kind: endpoint.kind },
+          'socket of the frontend is gone',
+        );
+      } else if (isAlive && !names.exists) {
+        this.#options.logger.warn(
+          { socket: names.path },
+          'socket file was removed under us; listening again',
+        );
+        endpoint.stopListening();
         await this.#listenInPlace(pair);
       }
     } catch (error) {
-      this.#options.logger.error({ uuid: pair.uuid, error: messageOf(error) }, 'socket could not be checked');
+      this.#options.logger.error(
+        { socket: names.path, error: messageOf(error) },
+        'socket could not be checked',
+      );
     } finally {
       pair.isBeingChecked = false;
     }
   }
 
-  #remove(pair: Pair): void {
-    this.#drop(pair);
-    this.#removeFiles(pair.uuid);
-    this.#options.logger.info(
-      { uuid: pair.uuid, kind: pair.endpoint.kind },
-      'socket of the frontend is gone',
-    );
-  }
-
-  #removeFiles(uuid: string): void {
-    rmSync(join(this.#options.dir, uuid), { force: true });
-    rmSync(join(this.#options.dir, uuid + UPSTREAM), { force: true });
+  #isKept(pair: Pair): boolean {
+    return this.#pairs.get(pair.names.uuid) === pair;
   }
 
   #giveBack(pair: Pair): void {
-    const path = join(this.#options.dir, pair.uuid);
     try {
-      renameSync(path + UPSTREAM, path);
+      pair.names.putBack();
     } catch (error) {
       // Gone with its vLLM: nothing to put back.
-      this.#options.logger.debug({ socket: path, error: messageOf(error) }, 'name not put back');
+      this.#options.logger.debug({ socket: pair.names.path, error: messageOf(error) }, 'name not put back');
     }
     this.#drop(pair);
   }
@@ -340,54 +322,11 @@ export class SocketDirectory {
   #drop(pair: Pair): void {
     pair.stop.abort();
     pair.endpoint.stopListening();
-    this.#pairs.delete(pair.uuid);
+    this.#pairs.delete(pair.names.uuid);
     this.#options.removed(pair.endpoint);
   }
 }
 
 function isIdle({ endpoint }: Pair): boolean {
   return endpoint.connections.size === 0;
-}
-
-function checkLength(dir: string): void {
-  const length = Buffer.byteLength(dir) + 1 + UUID_LENGTH + UPSTREAM.length;
-  if (length <= MAX_SOCKET_PATH_BYTES) return;
-  throw new SteptapError(
-    'STEPTAP_PATH_LENGTH',
-    `ipc.dir ${dir} makes socket paths of ${length} bytes; the limit is ${MAX_SOCKET_PATH_BYTES}: use a shorter directory`,
-  );
-}
-
-/** vLLM's user must be able to connect to steptap's socket just as to its own. */
-function copyOwner(from: string, to: string): void {
-  const { mode, uid, gid } = statSync(from);
-  chmodSync(to, mode & 0o777);
-  if (process.geteuid?.() === 0) chownSync(to, uid, gid);
-}
-
-/** One steptap per directory: a socket tells a living one from one that was killed, also across PID namespaces. */
-async function lockDirectory(dir: string): Promise<net.Server> {
-  const path = join(dir, LOCK);
-  if (await isListening(path)) {
-    throw new SteptapError(
-      'STEPTAP_DIRECTORY_IN_USE',
-      `another steptap already relays the sockets in ${dir}; stop it or give this one a directory of its own`,
-    );
-  }
-  rmSync(path, { force: true });
-  const server = net.createServer((socket) => socket.destroy());
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', (error) =>
-      reject(
-        new SteptapError(
-          'STEPTAP_DIRECTORY',
-          `ipc.dir ${dir} can't be written (${errnoOf(error) ?? messageOf(error)}); steptap needs the user id that vLLM has`,
-          { cause: error },
-        ),
-      ),
-    );
-    server.listen(path, () => resolve());
-  });
-  server.unref();
-  return server;
 }

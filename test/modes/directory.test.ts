@@ -78,7 +78,7 @@ for (const [type, create] of [
     const queue = closing(t, create());
     const path = join(dir, uuid);
     await queue.bind(`ipc://${path}`);
-    const handedBack = () => sidecar.logged('info', 'handed back').find((line) => line['uuid'] === uuid);
+    const handedBack = () => sidecar.logged('info', 'handed back').find((line) => line['socket'] === path);
     t.is((await waitFor(handedBack, { what: 'handed back' }))['socketType'], type);
     t.true(existsSync(path));
     t.false(existsSync(`${path}.up`));
