@@ -10,14 +10,15 @@ import { type Rig, startProcessRig, WAYS } from '../support/toxic-rig.js';
 import { startStandIns, totals } from '../support/toxic-stand-ins.js';
 import { Victim } from '../support/toxic-victim.js';
 import { ZmtpPeer } from '../support/toxic-zmtp.js';
+import { within } from '../support/wait.js';
 
 const REQUESTS = 6;
 const TOKENS = 600;
 const LOAD = { batchSize: REQUESTS, stepsPerSecond: 300 } as const;
 /** What a supervisor takes to notice. */
 const DOWN_MS = 300;
-/** A few messages may be inside steptap when it is killed. */
-const LOST_AT_MOST = 20;
+/** What may be inside steptap and its sockets when it is killed: half a second's worth on a busy machine. */
+const LOST_AT_MOST = 150;
 
 for (const way of WAYS) {
   test(`killed and started again under load: engines reconnect, requests are adopted and counted, new ones reach the engine (${way})`, async (t) => {
@@ -95,15 +96,17 @@ test('what steptap says of a libzmq ROUTER without handover is so: requests do n
     const port = Number(address.split(':').at(-1));
     const dial = () =>
       ZmtpPeer.connect({ host: '127.0.0.1', port }, { type: 'DEALER', identity: engineIdentity(0) });
+    const registration = router.receive();
     const first = await dial();
+    await within(first.ready, { what: 'READY' });
     first.send(Buffer.from('registration'));
-    await router.receive();
+    await within(registration, { what: 'registration' });
     // As in vLLM: behind the registration nothing is read there any more, so the end of the first goes unnoticed.
     await router.send([engineIdentity(0), 'a']);
     await eventually('request', () => first.messages === 1);
     first.destroy();
     const second = await dial();
-    await second.ready;
+    await within(second.ready, { what: 'READY for the second' });
     t.teardown(() => second.destroy());
     await delay(100);
     await router.send([engineIdentity(0), 'b']);
