@@ -16,9 +16,9 @@ import {
   runSidecar,
   type SettingsPatch,
   type Status,
-  temporaryDirectory,
 } from './in-process.js';
 import { ToxicRelay, type Toxics } from './toxic-relay.js';
+import { type Scope, scratchDirectory } from './toxic-scope.js';
 import { Victim } from './toxic-victim.js';
 import { type Addresses, anyPorts, type Purpose, RawEngine, RawFrontend, socketFiles } from './toxic-vllm.js';
 
@@ -55,8 +55,8 @@ export interface Layout {
   readonly handshake: Address;
 }
 
-export async function layOut(t: ExecutionContext, way: Way): Promise<Layout> {
-  const aside = temporaryDirectory(t);
+export async function layOut(scope: Scope, way: Way): Promise<Layout> {
+  const aside = scratchDirectory(scope);
   if (way === 'handshake') {
     const handshake = { host: '127.0.0.1', port: await freePort() };
     return { way, dir: null, aside, bind: anyPorts(), handshake };
@@ -85,12 +85,12 @@ export function startRig(t: ExecutionContext, way: Way, options: RigOptions = {}
 
 /** With the sidecar as a process. */
 export function startProcessRig(
-  t: ExecutionContext,
+  scope: Scope,
   way: Way,
   options: RigOptions & { readonly args?: readonly string[] } = {},
 ): Promise<Rig<Victim>> {
-  return assemble(t, way, options, (layout, upstream) =>
-    Victim.start(t, [...argsOf(layout, upstream), ...(options.args ?? [])]),
+  return assemble(scope, way, options, (layout, upstream) =>
+    Victim.start(scope, [...argsOf(layout, upstream), ...(options.args ?? [])]),
   );
 }
 
@@ -119,17 +119,17 @@ export async function takenOver(addresses: Addresses): Promise<void> {
 }
 
 async function assemble<S extends Watched>(
-  t: ExecutionContext,
+  scope: Scope,
   way: Way,
   options: RigOptions,
   startSidecar: (layout: Layout, upstream: Address) => Promise<S>,
 ): Promise<Rig<S>> {
-  const layout = await layOut(t, way);
+  const layout = await layOut(scope, way);
   const relays: ToxicRelay[] = [];
   const relayed = async (at: Address, upstream: Address, toxics: Partial<Toxics>): Promise<Address> => {
     const { relay, address } = await ToxicRelay.listen(at, upstream, toxics);
     relays.push(relay);
-    t.teardown(() => relay.close());
+    scope.teardown(() => relay.close());
     return address;
   };
   const asideAddress = (): Address =>
@@ -145,7 +145,7 @@ async function assemble<S extends Watched>(
     advertise: (purpose, bound) => publicAddress.get(purpose) ?? bound,
     isRust: options.isRust ?? true,
   });
-  t.teardown(() => frontend.close());
+  scope.teardown(() => frontend.close());
   if (frontendSide !== undefined) {
     for (const purpose of ['handshake', 'requests', 'outputs'] as const) {
       const upstream = frontend.bound[purpose];
@@ -163,7 +163,7 @@ async function assemble<S extends Watched>(
     const { requests, outputs } = frontend.peers;
     const before = requests.length + outputs.length;
     const engine = await RawEngine.join(index, layout.handshake, via);
-    t.teardown(() => engine.destroy());
+    scope.teardown(() => engine.destroy());
     await eventually('engine at the frontend', () => requests.length + outputs.length === before + 2, 30_000);
     return engine;
   };

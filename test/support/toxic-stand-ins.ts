@@ -1,13 +1,13 @@
 /** Stand-in frontend and engines on real ZeroMQ sockets around a steptap process, in either way in. */
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import type { ExecutionContext } from 'ava';
 import { Child } from './child.js';
 import { type EngineOptions, StandInEngine } from './engine.js';
 import { type FrontendOptions, StandInFrontend } from './frontend.js';
-import { eventually, freePort, temporaryDirectory } from './in-process.js';
+import { eventually, freePort } from './in-process.js';
 import { seriesKey } from './prometheus-text.js';
 import type { Way } from './toxic-rig.js';
+import { type Scope, scratchDirectory } from './toxic-scope.js';
 import { Victim } from './toxic-victim.js';
 
 export const MODEL = 'tiny';
@@ -23,8 +23,8 @@ export interface Plan {
 }
 
 /** Both ways with a state file, so that steptap may be killed and started again. */
-export async function plan(t: ExecutionContext, way: Way, frontend: FrontendOptions = {}): Promise<Plan> {
-  const aside = temporaryDirectory(t);
+export async function plan(scope: Scope, way: Way, frontend: FrontendOptions = {}): Promise<Plan> {
+  const aside = scratchDirectory(scope);
   const common = ['--metrics-port', '0', '--metrics-host', '127.0.0.1', '--model-name', MODEL];
   if (way === 'directory') {
     const directory = join(aside, 'd');
@@ -48,17 +48,17 @@ export interface StandIns {
 
 /** Frontend and engine in the test's process; resolves when requests can be sent. */
 export async function startStandIns(
-  t: ExecutionContext,
+  scope: Scope,
   way: Way,
   { frontend: frontendOptions = {}, engine: engineOptions = {} }: StandInOptions = {},
 ): Promise<StandIns> {
-  const planned = await plan(t, way, frontendOptions);
-  const steptap = await Victim.start(t, planned.args);
+  const planned = await plan(scope, way, frontendOptions);
+  const steptap = await Victim.start(scope, planned.args);
   const frontend = await new StandInFrontend(planned.frontend).start();
-  t.teardown(() => frontend.stop());
+  scope.teardown(() => frontend.stop());
   await allTaken(steptap, planned, 3);
   const engine = new StandInEngine(engineOptions);
-  t.teardown(() => engine.stop());
+  scope.teardown(() => engine.stop());
   await engine.start(planned.handshake ?? frontend.handshakeAddress);
   await frontend.ready();
   return { frontend, engine, steptap, plan: planned };
@@ -71,24 +71,24 @@ export interface StandInOptions {
 
 /** A frontend as a process of its own, whose sockets steptap has taken; `url` once engines are there. */
 export async function spawnFrontend(
-  t: ExecutionContext,
+  scope: Scope,
   steptap: Victim,
   planned: Plan,
 ): Promise<{ readonly child: Child; readonly handshake: string; readonly url: () => Promise<string> }> {
   const child = new Child('frontend', 'stand-in-main.js', ['frontend', JSON.stringify(planned.frontend)]);
-  t.teardown(() => child.kill());
+  scope.teardown(() => child.kill());
   const bound = await child.line(({ event }) => event === 'bound', 'it is bound');
   await allTaken(steptap, planned, 3);
   const url = async () => String((await child.line(({ event }) => event === 'ready', 'it is ready'))['url']);
   return { child, handshake: planned.handshake ?? String(bound['handshake']), url };
 }
 
-export function spawnEngine(t: ExecutionContext, handshake: string, options: EngineOptions = {}): Child {
+export function spawnEngine(scope: Scope, handshake: string, options: EngineOptions = {}): Child {
   const child = new Child('engine', 'stand-in-main.js', [
     'engine',
     JSON.stringify({ handshake, ...options }),
   ]);
-  t.teardown(() => child.kill());
+  scope.teardown(() => child.kill());
   return child;
 }
 

@@ -1,10 +1,10 @@
 /** steptap as a process of its own, to be stopped, killed, started again, starved and looked at from outside. */
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
-import type { ExecutionContext } from 'ava';
 import type { LogLine, Status } from './in-process.js';
 import { seriesKey } from './prometheus-text.js';
 import { type SidecarProcess, startSidecar } from './sidecar.js';
+import type { Scope } from './toxic-scope.js';
 
 const PAGE_BYTES = 4096;
 
@@ -17,10 +17,10 @@ export class Victim {
     this.#process = process;
   }
 
-  /** Started and bound; killed with the test. */
-  static async start(t: ExecutionContext, args: readonly string[]): Promise<Victim> {
+  /** Started and bound; killed with its scope. */
+  static async start(scope: Scope, args: readonly string[]): Promise<Victim> {
     const victim = new Victim(args, await startSidecar({ args }));
-    t.teardown(() => victim.kill());
+    scope.teardown(() => victim.kill());
     return victim;
   }
 
