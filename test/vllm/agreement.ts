@@ -4,7 +4,9 @@ import {
   compareLoosely,
   differences,
   enginesOf,
+  excess,
   ofEngines,
+  prefixHits,
   type Rule,
   type Samples,
   scrape,
@@ -50,10 +52,12 @@ export async function agree(
 
 function verdictOf(rule: Rule, ours: Samples, theirs: Samples, problems: readonly string[]): string {
   if (problems.length > 0) return 'DIFFERS';
-  if (rule === 'tokens') return 'token sum equal';
-  const differing = differences(ours, theirs);
-  if (differing.length === 0) return 'equal';
-  const sum = sumOf(ours) - sumOf(theirs);
-  if (rule === 'whole-prompt') return `count equal, sum ${sum} (cached tokens)`;
-  return `count equal, sum ${sum > 0 ? '+' : ''}${sum}`;
+  const more = excess(rule, ours, theirs);
+  const sum = more === 0 ? 'equal' : `+${more}`;
+  if (rule === 'tokens') return `token sum ${sum}`;
+  if (differences(ours, theirs).length === 0) return 'equal';
+  const hits = prefixHits(theirs);
+  return rule === 'whole-prompt' && hits > 0
+    ? `count equal, sum ${sum} less ${hits} cached`
+    : `count equal, sum ${sum}`;
 }

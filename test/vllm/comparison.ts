@@ -101,6 +101,12 @@ export function compare(rule: Rule, ours: Samples, theirs: Samples): string[] {
   ];
 }
 
+/** How much larger steptap's `_sum` is than the rule makes it. */
+export function excess(rule: Rule, ours: Samples, theirs: Samples): number {
+  const expected = rule === 'tokens' ? tokensOf(theirs) : sumOf(theirs);
+  return sumOf(ours) - expected + (rule === 'exact' ? 0 : prefixHits(theirs));
+}
+
 /**
  * With cancelled requests. The frontend drops a request, then says so to the engine; what the engine has sent until
  * steptap sees that, steptap counts and the frontend does not. So `_count` is equal, steptap's `_sum` is the larger
@@ -109,8 +115,7 @@ export function compare(rule: Rule, ours: Samples, theirs: Samples): string[] {
  */
 export function compareLoosely(rule: Rule, ours: Samples, theirs: Samples, late: number): string[] {
   const hits = rule === 'exact' ? 0 : prefixHits(theirs);
-  const expected = rule === 'tokens' ? tokensOf(theirs) : sumOf(theirs);
-  const more = sumOf(ours) - (expected - hits);
+  const more = excess(rule, ours, theirs);
   const problems = between('_sum beyond the frontend’s', more, late);
   if (rule === 'tokens') return problems;
   problems.push(...equal('_count', countOf(ours), countOf(theirs)));
