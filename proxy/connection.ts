@@ -50,7 +50,7 @@ export class Connection {
   stage: Stage = 'greeting';
   readonly tap: Tap;
   readonly #accepted: net.Socket;
-  readonly #upstream: Address;
+  readonly #upstream: () => Address;
   readonly #events: ConnectionEvents;
   #dialled: net.Socket | null = null;
   #pumps: readonly [Pump, Pump] | null = null;
@@ -58,7 +58,8 @@ export class Connection {
   #retry: NodeJS.Timeout | undefined;
   #dialDeadline = 0;
 
-  constructor(accepted: net.Socket, upstream: Address, tap: Tap, events: ConnectionEvents) {
+  /** `upstream` is asked at each attempt: a socket that is handed back gets its old name while one is under way. */
+  constructor(accepted: net.Socket, upstream: () => Address, tap: Tap, events: ConnectionEvents) {
     this.#accepted = accepted;
     this.#upstream = upstream;
     this.tap = tap;
@@ -110,7 +111,7 @@ export class Connection {
   };
 
   #dial(retryAfterMs: number): void {
-    const socket = net.connect({ ...this.#upstream, allowHalfOpen: true, ...socketOptions });
+    const socket = net.connect({ ...this.#upstream(), allowHalfOpen: true, ...socketOptions });
     this.#dialled = socket;
     const failed = (error: Error): void => {
       socket.destroy();
@@ -167,11 +168,13 @@ export class Connection {
       return;
     }
     this.stage = 'closing';
+    const [toFrontend, toEngine] = this.#pumps ?? [];
+    (side === this.#accepted ? toFrontend : toEngine)?.flush();
     const errno = errnoOf(error);
     if (errno === 'ETIMEDOUT') this.#events.failed('timeout', error);
     else if (errno === 'ECONNRESET') this.#events.failed('reset', error);
     // Bytes that still wait for the peer would be thrown away by a reset, so behind them an end must do.
-    const canReset = errno === 'ECONNRESET' && 'port' in this.#upstream && other.writableLength === 0;
+    const canReset = errno === 'ECONNRESET' && 'port' in this.#upstream() && other.writableLength === 0;
     if (canReset) setTimeout(() => other.resetAndDestroy(), RESET_GRACE_MS);
     else other.destroySoon();
   }

@@ -312,6 +312,8 @@ export class SocketDirectory {
   #giveBack(pair: Pair): void {
     try {
       pair.names.putBack();
+      // Connections that were accepted and not yet dialled find it there.
+      pair.endpoint.upstream = { path: pair.names.path };
     } catch (error) {
       // Gone with its vLLM: nothing to put back.
       this.#options.logger.debug({ socket: pair.names.path, error: messageOf(error) }, 'name not put back');

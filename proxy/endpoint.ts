@@ -27,7 +27,8 @@ export class Endpoint {
   kind: EndpointKind = 'unknown';
   /** Index of the frontend client as decimal text; null where there is none. */
   client: string | null = null;
-  readonly upstream: Address;
+  /** What is dialled for each connection. */
+  upstream: Address;
   /** Engines that have had a request connection here. */
   readonly engines = new Set<number>();
   /** Found at the start without a record of its engines: any of them may have been connected before. */
@@ -131,7 +132,7 @@ export class Endpoint {
       if (connection.stage === 'greeting') connection.refuse('greeting_timeout');
     }, GREETING_DEADLINE_MS);
     deadline.unref();
-    const connection: Connection = new Connection(socket, this.upstream, tap, {
+    const connection: Connection = new Connection(socket, () => this.upstream, tap, {
       joined: () => {
         this.wasReached = true;
       },

@@ -1,6 +1,7 @@
-/** One direction of a joined connection: what `from` sends is written to `to`, and shown to the tap. */
+/** One direction of a joined connection: what `from` sends is written to `to`, whole messages at a time, and shown to the tap. */
 import type { Socket } from 'node:net';
 import type { Tap, TapDirection } from './tap.js';
+import { WholeMessages } from './whole-messages.js';
 import { SIGNATURE_LENGTH } from './zmtp/greeting.js';
 
 export class Pump {
@@ -9,6 +10,7 @@ export class Pump {
   readonly #to: Socket;
   readonly #tap: Tap;
   readonly #direction: TapDirection;
+  readonly #messages = new WholeMessages();
   #onStopped: (() => void) | null = null;
   /** A message is being rewritten: nothing may overtake it, not even the end. */
   #isRewriting = false;
@@ -45,11 +47,14 @@ export class Pump {
     if (!to.writableNeedDrain && !this.#isRewriting) from.resume();
   }
 
-  /** Calls back once nothing of a begun message is missing on the other side, and reads no further. */
+  /**
+   * Calls back once the message that has begun is whole at the other side, and reads no further. Whoever loses
+   * patience with that message finds nothing of it there, unless it is a large one.
+   */
   stopAtBoundary(onStopped: () => void): void {
     if (this.#onStopped !== null) return;
     this.#onStopped = onStopped;
-    if (this.#direction.atBoundary || this.#from.readableEnded) this.#stop();
+    if (this.#messages.isIdle || this.#from.readableEnded) this.#stop();
     else this.#from.once('close', () => this.#stop());
   }
 
@@ -61,19 +66,22 @@ export class Pump {
     this.#onStopped?.();
   }
 
+  /** Nothing more will come: what was held back goes on as it is. */
+  flush(): void {
+    for (const bytes of this.#messages.flush()) this.#to.write(bytes);
+  }
+
   readonly #onEnd = (): void => {
     this.#hasEnded = true;
-    if (!this.#isRewriting) this.#to.end();
+    if (this.#isRewriting) return;
+    this.flush();
+    this.#to.end();
   };
 
   readonly #relay = (chunk: Buffer): void => {
-    if (this.#onStopped !== null) {
-      this.#relayUpToBoundary(chunk);
-      return;
-    }
     const rewritten = this.#tap.rewrite(this.#direction, chunk);
     if (rewritten instanceof Promise) this.#holdFor(rewritten);
-    else if (rewritten.length > 0 && !this.#to.write(rewritten)) this.#from.pause();
+    else this.#write(rewritten);
     this.#tap.read(this.#direction, chunk);
   };
 
@@ -82,20 +90,20 @@ export class Pump {
     this.#from.pause();
     void rewritten.then((bytes) => {
       this.#isRewriting = false;
-      const isFull = bytes.length > 0 && !this.#to.write(bytes);
-      if (this.#hasEnded) this.#to.end();
-      else if (!isFull) this.#from.resume();
+      this.#from.resume();
+      this.#write(bytes);
+      if (this.#hasEnded) this.#onEnd();
     });
   }
 
-  #relayUpToBoundary(chunk: Buffer): void {
-    this.#tap.read(this.#direction, chunk);
-    const { boundary } = this.#direction;
-    if (boundary < 0) {
-      if (!this.#to.write(chunk)) this.#from.pause();
-      return;
-    }
-    this.#to.write(chunk.subarray(0, boundary));
-    this.#stop();
+  #write(bytes: Buffer): void {
+    const to = this.#to;
+    const pieces = this.#messages.push(bytes);
+    if (pieces.length > 1) to.cork(); // one system call for what was held and what completes it
+    for (const piece of pieces) to.write(piece);
+    if (pieces.length > 1) to.uncork();
+    if (this.#onStopped !== null && pieces.length > 0 && this.#messages.atBoundary) this.#stop();
+    // write() asks for a pause at 16 KiB even when the kernel has taken it all by now.
+    if (to.writableNeedDrain && to.writableLength > 0) this.#from.pause();
   }
 }

@@ -4,7 +4,7 @@
  */
 import type { Logger } from 'pino';
 import type { Settings } from '../config/settings.js';
-import { type Address, formatAddress, requireAddress } from './address.js';
+import { type Address, formatAddress, parseAddress, requireAddress } from './address.js';
 import { DataListeners } from './data-listeners.js';
 import { SocketDirectory } from './directory.js';
 import { Endpoint, type EndpointKind } from './endpoint.js';
@@ -132,6 +132,9 @@ export class Relay {
       if (endpoint.unreachable)
         reasons.push(`frontend does not answer at ${endpoint.name} (${endpoint.kindLabel})`);
     }
+    for (const address of this.#lostAddresses()) {
+      reasons.push(`frontend no longer listens at ${address}: restart vLLM unless it is ending`);
+    }
     for (const engine of this.frontend.lostEngines) {
       reasons.push(`frontend can't send to engine ${engine} since its connection was replaced: restart vLLM`);
     }
@@ -158,6 +161,16 @@ export class Relay {
     this.#isDraining = true;
     this.#directory?.putBack();
     for (const endpoint of [...this.#endpoints, ...this.#retired]) endpoint.destroy();
+  }
+
+  /** Sockets that INIT named and that are gone although engines are connected to others of them. */
+  #lostAddresses(): string[] {
+    const directory = this.#directory;
+    if (directory === null) return [];
+    return (this.frontend.addresses ?? []).filter((text) => {
+      const address = parseAddress(text);
+      return address !== null && 'path' in address && directory.find(address.path) === undefined;
+    });
   }
 
   #connections() {

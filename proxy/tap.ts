@@ -16,15 +16,8 @@ import type { Telemetry } from './telemetry.js';
 import { FrameCutter } from './zmtp/frame-cutter.js';
 import { engineIndexOf, type Ready } from './zmtp/ready.js';
 
-export interface TapDirection {
-  /** Nothing of a begun message is outstanding. */
-  readonly atBoundary: boolean;
-  /** Offset in the last chunk behind its last whole message; -1 when none ends in it. */
-  readonly boundary: number;
-}
-
 /** One direction: where frames are cut, what they are read as, what has passed. */
-class Lane implements TapDirection {
+class Lane {
   readonly flow: Flow;
   readonly cutter: FrameCutter;
 
@@ -32,15 +25,10 @@ class Lane implements TapDirection {
     this.flow = flow;
     this.cutter = new FrameCutter(reader);
   }
-
-  get atBoundary(): boolean {
-    return this.cutter.fault !== null || this.cutter.atBoundary;
-  }
-
-  get boundary(): number {
-    return this.cutter.fault === null ? this.cutter.boundary : 0;
-  }
 }
+
+/** One of a tap's two directions, for whoever brings it the bytes. */
+export type TapDirection = Lane;
 
 /** A second reader of all bytes, such as a capture. */
 export interface Recorder {

@@ -51,12 +51,13 @@ for (const way of WAYS) {
     const rig = await startProcessRig(t, way, { args: DRAIN });
     const engine = await rig.join(0);
     const peer = rig.frontend.peers.outputs[0] as ZmtpPeer;
-    const message = encodeMessage([batch(0, 0, [{ id: 'x', tokens: 1 }])]);
-    engine.outputs.write(message.subarray(0, 20));
+    // More than is held back, so that the beginning is at the frontend.
+    const message = encodeMessage([batch(0, 0, [{ id: 'x', tokens: 1 }]), Buffer.alloc(200_000)]);
+    engine.outputs.write(message.subarray(0, 100_000));
     await eventually('the beginning', () => peer.received.bytes === engine.outputs.sent.bytes);
     rig.sidecar.signal('SIGTERM');
     await delay(400);
-    engine.outputs.write(message.subarray(20));
+    engine.outputs.write(message.subarray(100_000));
     t.is(await peer.ended, 'fin');
     t.is(rig.frontend.batches.length, 1, 'it became whole');
     t.is(await rig.sidecar.exited(), 0);

@@ -9,9 +9,10 @@ import { greeting, message } from '../transparency/zmtp-writer.js';
 for (const mode of MODES) {
   test(`${mode}: a message that has begun is relayed to its end, and nothing behind it`, async (t) => {
     const { sidecar, outputs, requests } = await openPath(t, mode);
-    const first = message([Buffer.alloc(300, 1), Buffer.alloc(300, 2)]);
+    // More than is held back: the beginning has gone on.
+    const first = message([Buffer.alloc(300, 1), Buffer.alloc(200_000, 2)]);
     const second = message([Buffer.alloc(100, 3)]);
-    await outputs.engine.send(first.subarray(0, 350));
+    await outputs.engine.send(first.subarray(0, 100_000));
     await outputs.frontend.receivesAtLeast(outputs.engine.sentBytes);
     const stopped = sidecar.stop();
     await waitFor(async () => (await sidecar.get('/readyz')).text.includes('draining'), { what: 'draining' });
@@ -20,9 +21,9 @@ for (const mode of MODES) {
       what: 'the idle one ended',
     });
     t.false(outputs.frontend.hasEnded);
-    await outputs.engine.send(first.subarray(350, 400));
+    await outputs.engine.send(first.subarray(100_000, 100_050));
     await outputs.frontend.receivesAtLeast(outputs.engine.sentBytes);
-    await outputs.engine.send(Buffer.concat([first.subarray(400), second.subarray(0, 50)]));
+    await outputs.engine.send(Buffer.concat([first.subarray(100_050), second.subarray(0, 50)]));
     await waitFor(() => outputs.frontend.hasEnded, { what: 'the end' });
     const end = outputs.engine.sentBytes - 50;
     t.is(outputs.frontend.receivedBytes, end);
@@ -30,9 +31,20 @@ for (const mode of MODES) {
     await stopped;
   });
 
+  test(`${mode}: of a message that has begun and is small enough to be held back nothing goes on`, async (t) => {
+    const { sidecar, outputs } = await openPath(t, mode);
+    const whole = message([Buffer.alloc(100, 3)]);
+    const before = outputs.frontend.receivedBytes;
+    await outputs.engine.send(Buffer.concat([whole, whole.subarray(0, 50)]));
+    await outputs.frontend.receivesAtLeast(before + whole.length);
+    await sidecar.stop();
+    await waitFor(() => outputs.frontend.hasEnded, { what: 'the end' });
+    t.is(outputs.frontend.receivedBytes, before + whole.length);
+  });
+
   test(`${mode}: a message that never ends does not hold the drain`, async (t) => {
     const { sidecar, outputs } = await openPath(t, mode);
-    await outputs.engine.send(message([Buffer.alloc(300)]).subarray(0, 100));
+    await outputs.engine.send(message([Buffer.alloc(300_000)]).subarray(0, 100_000));
     await outputs.frontend.receivesAtLeast(outputs.engine.sentBytes);
     const startedAt = performance.now();
     await sidecar.stop();

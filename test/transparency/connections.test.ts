@@ -89,10 +89,15 @@ for (const mode of MODES) {
       { what: 'the signature at the frontend' },
     );
     const answer = greeting();
-    for (let at = 10; at < bytes.length; at++) {
+    for (let at = 10; at < answer.length; at++) {
       await engine.send(bytes.subarray(at, at + 1));
       await waitFor(() => frontend.receivedBytes === at + 1, { what: `byte ${at} at the frontend` });
     }
+    for (let at = answer.length; at < bytes.length; at++) {
+      t.is(frontend.receivedBytes, answer.length, 'READY waits until it is whole');
+      await engine.send(bytes.subarray(at, at + 1));
+    }
+    await waitFor(() => frontend.receivedBytes === bytes.length, { what: 'READY at the frontend' });
     for (let at = 0; at < answer.length; at++) {
       await frontend.send(answer.subarray(at, at + 1));
       await waitFor(() => engine.receivedBytes === at + 1, { what: `byte ${at} at the engine` });
