@@ -11,6 +11,7 @@
 import { FrameCutter } from './zmtp/frame-cutter.js';
 
 const MAX_HELD_BYTES = 64 * 1024;
+const MAX_HELD_PIECES = 128;
 
 export class WholeMessages {
   readonly #cutter = new FrameCutter({
@@ -69,6 +70,8 @@ export class WholeMessages {
   #hold(bytes: Buffer): void {
     this.#held.push(bytes);
     this.#heldBytes += bytes.length;
+    // A Buffer of one byte takes some 800: a peer that sends byte by byte must not make 64 KiB of that 50 MB.
+    if (this.#held.length > MAX_HELD_PIECES) this.#held = [Buffer.concat(this.#held)];
   }
 }
 
