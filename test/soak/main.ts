@@ -16,7 +16,7 @@ import { WAYS, type Way } from '../support/toxic-rig.js';
 import { ProgramScope } from '../support/toxic-scope.js';
 import { Random } from '../transparency/random.js';
 import { HARMLESS } from './faults.js';
-import { slopePerMinute } from './slope.js';
+import { leastPerMinute, type Resident, slopePerMinute } from './memory.js';
 import { Stack } from './stack.js';
 
 const MEBIBYTE = 1024 * 1024;
@@ -80,7 +80,7 @@ async function soak(way: Way): Promise<void> {
   const random = new Random(seed + WAYS.indexOf(way));
   try {
     const stack = await Stack.start(scope, way);
-    const memory: { at: number; bytes: number }[] = [];
+    const memory: Resident[] = [];
     for (let round = 1; performance.now() < deadline; round++) {
       const faults = await harmlessRound(stack, random);
       await reconcile(stack, `round ${round} (${faults.join(', ')})`);
@@ -136,12 +136,12 @@ async function reconcile(stack: Stack, what: string): Promise<void> {
   else say(`${stack.way}, ${what}: all series as the frontend's, ${mebibytes(stack.steptap.rss)} resident`);
 }
 
-function judgeMemory(way: Way, memory: readonly { at: number; bytes: number }[]): void {
+function judgeMemory(way: Way, memory: readonly Resident[]): void {
   const begin = (memory[0]?.at ?? 0) + WARM_UP_MS;
-  const settled = memory.filter(({ at }) => at >= begin);
+  const floors = leastPerMinute(memory.filter(({ at }) => at >= begin));
   // In the other way in it is killed again and again.
-  if (way !== 'directory' || settled.length < 5) return;
-  const slope = slopePerMinute(settled);
+  if (way !== 'directory' || floors.length < 3) return;
+  const slope = slopePerMinute(floors);
   say(`${way}: memory grows by ${mebibytes(slope)} a minute`);
   if (minutes >= SLOPE_AFTER_MINUTES && slope > SLOPE_LIMIT_BYTES) problem(`${way}: memory grows`);
 }

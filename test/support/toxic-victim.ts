@@ -18,8 +18,12 @@ export class Victim {
   }
 
   /** Started and bound; killed with its scope. */
-  static async start(scope: Scope, args: readonly string[]): Promise<Victim> {
-    const victim = new Victim(args, await startSidecar({ args }));
+  static async start(
+    scope: Scope,
+    args: readonly string[],
+    env: Readonly<Record<string, string>> = {},
+  ): Promise<Victim> {
+    const victim = new Victim(args, await startSidecar({ args, env }));
     scope.teardown(() => victim.kill());
     return victim;
   }
