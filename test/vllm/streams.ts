@@ -2,6 +2,9 @@
 import { Agent } from 'undici';
 import { type Answer, type Ask, sendOne } from './load.js';
 
+/** Events after which a stream is taken to flow. */
+const FLOWING = 20;
+
 export interface Stream {
   /** Times of its events, in milliseconds. */
   readonly times: number[];
@@ -30,8 +33,9 @@ export class Streams {
     }
   }
 
+  /** Every stream flows, or has ended already. */
   get started(): boolean {
-    return this.all.every(({ times }) => times.length > 20);
+    return this.all.every(({ times, answer }) => times.length > FLOWING || answer !== undefined);
   }
 
   async done(): Promise<void> {
