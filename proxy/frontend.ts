@@ -3,6 +3,7 @@
  * One steptap serves one vLLM; when another one starts in its place (an INIT with other addresses) requests begin
  * anew and the engines' series go on.
  */
+import { basename } from 'node:path';
 import type { Logger } from 'pino';
 import type { Endpoint } from './endpoint.js';
 import { type Engine, Engines, type StepObserver } from './engines.js';
@@ -11,6 +12,15 @@ import { LogThrottle } from './log-throttle.js';
 import { StepCounter } from './step-counter.js';
 import type { Telemetry } from './telemetry.js';
 import { RequestTracker } from './tracking.js';
+
+/** Engines reconnect within a second; one that does not by then was gone before the restart. */
+const RECONNECT_MS = 60_000;
+
+/** The two lists of INIT; the position in a list is the frontend client's index. */
+export interface DataAddresses {
+  readonly inputs: readonly string[];
+  readonly outputs: readonly string[];
+}
 
 export interface FrontendOptions {
   readonly observer: StepObserver;
@@ -27,8 +37,11 @@ export class Frontend {
   readonly engines: Engines;
   readonly #options: FrontendOptions;
   #clients = new Map<string, RequestTracker>();
-  /** The data addresses of the INIT this vLLM was started with, to tell it from the next one. */
-  #addresses: readonly string[] | null = null;
+  /** What the INIT of this vLLM named, to tell it from the next one. */
+  #addresses: DataAddresses | null = null;
+  /** Engines from before a restart of steptap that have not come back yet, and until when they are waited for. */
+  readonly #awaited = new Set<number>();
+  #awaitedUntil = 0;
   /** Engines that this frontend can't send requests to any more. */
   readonly #lostEngines = new Set<number>();
   readonly #throttle = new LogThrottle();
@@ -50,8 +63,25 @@ export class Frontend {
   }
 
   /** The data addresses of this vLLM's INIT; null before there was one. */
-  get addresses(): readonly string[] | null {
+  get addresses(): DataAddresses | null {
     return this.#addresses;
+  }
+
+  /** What flows at the unix socket called `name`, whichever directory vLLM knows it in; null when INIT named none. */
+  flowAt(name: string): { readonly kind: 'requests' | 'outputs'; readonly client: string } | null {
+    for (const [kind, list] of [
+      ['requests', this.#addresses?.inputs],
+      ['outputs', this.#addresses?.outputs],
+    ] as const) {
+      const client =
+        list?.findIndex((address) => address.startsWith('ipc://') && basename(address) === name) ?? -1;
+      if (client >= 0) return { kind, client: String(client) };
+    }
+    return null;
+  }
+
+  get awaitedEngines(): readonly number[] {
+    return performance.now() < this.#awaitedUntil ? [...this.#awaited] : [];
   }
 
   tracker(client: string): RequestTracker {
@@ -77,8 +107,8 @@ export class Frontend {
   }
 
   /** An INIT names these data addresses: another vLLM than before, unless they are the same. */
-  begin(addresses: readonly string[]): void {
-    if (addresses.join() === this.#addresses?.join()) return;
+  begin(addresses: DataAddresses): void {
+    if (JSON.stringify(addresses) === JSON.stringify(this.#addresses)) return;
     if (this.#addresses !== null) this.#options.logger.info('a new vLLM has started: requests begin anew');
     this.#addresses = addresses;
     this.#fold();
@@ -86,17 +116,23 @@ export class Frontend {
     this.#clients = new Map();
     this.#adoptedBefore = 0;
     this.#lostEngines.clear();
+    this.#awaited.clear();
   }
 
   /** After a restart: what was known before, and that requests may be in flight. */
-  recover(addresses: readonly string[] | null, engines: readonly number[]): void {
+  recover(addresses: DataAddresses | null, engines: readonly number[]): void {
     this.#addresses = addresses;
-    for (const index of engines) this.engines.add(index);
+    this.#awaitedUntil = performance.now() + RECONNECT_MS;
+    for (const index of engines) {
+      this.engines.add(index);
+      this.#awaited.add(index);
+    }
   }
 
   engineConnected(index: number): void {
     const engine = this.engines.add(index);
     engine.connections++;
+    this.#awaited.delete(index);
     this.#options.logger.info({ engine: index }, 'engine connected');
   }
 

@@ -14,8 +14,10 @@ import { type AddressSpan, readInitAddresses, spliceAddresses } from './vllm/han
 export interface InitOptions {
   readonly frontend: Frontend;
   readonly listeners: DataListeners;
-  /** The endpoint that took over a unix socket; undefined for one that is not in the directory. */
+  /** The endpoint that took over a unix socket; undefined while there is none. */
   readonly findTaken: (path: string) => Endpoint | undefined;
+  /** Whether a socket directory is watched at all. */
+  readonly hasDirectory: boolean;
   readonly telemetry: Telemetry;
   readonly logger: Logger;
 }
@@ -41,9 +43,10 @@ export class InitHandler {
     try {
       const init = readInitAddresses(body);
       if (init === null) return null;
-      const addresses = [...init.inputs, ...init.outputs].map(({ address }) => address);
-      frontend.begin(addresses);
-      listeners.keepOnly(new Set(addresses));
+      const inputs = init.inputs.map(({ address }) => address);
+      const outputs = init.outputs.map(({ address }) => address);
+      frontend.begin({ inputs, outputs });
+      listeners.keepOnly(new Set([...inputs, ...outputs]));
       const replacements = new Map<AddressSpan, string>();
       for (const [client, span] of init.inputs.entries())
         await this.#place(span, 'requests', client, replacements);
@@ -66,7 +69,7 @@ export class InitHandler {
     client: number,
     replacements: Map<AddressSpan, string>,
   ): Promise<void> {
-    const { findTaken, listeners, logger } = this.#options;
+    const { findTaken, hasDirectory, listeners, logger } = this.#options;
     const address = parseAddress(span.address);
     if (address !== null && 'host' in address) {
       const endpoint = await listeners.get(span.address, address);
@@ -75,11 +78,10 @@ export class InitHandler {
       return;
     }
     const taken = address === null ? undefined : findTaken(address.path);
+    const detail = { address: span.address, kind, client };
     if (taken !== undefined) taken.assign(kind, String(client));
-    else
-      logger.error(
-        { address: span.address, kind, client },
-        'this socket is not relayed: its traffic is not counted',
-      );
+    // vLLM up to 0.15 binds its data sockets behind the handshake; they are known by name when they come.
+    else if (hasDirectory) logger.info(detail, 'INIT names a socket that is not there yet');
+    else logger.error(detail, 'this socket is not relayed: its traffic is not counted');
   }
 }

@@ -91,6 +91,7 @@ export class Relay {
       frontend: this.frontend,
       listeners: this.#listeners,
       findTaken: (path) => this.#directory?.find(path),
+      hasDirectory: dir !== null,
       telemetry,
       logger,
     });
@@ -132,8 +133,11 @@ export class Relay {
       if (endpoint.unreachable)
         reasons.push(`frontend does not answer at ${endpoint.name} (${endpoint.kindLabel})`);
     }
+    for (const engine of this.frontend.awaitedEngines) {
+      reasons.push(`engine ${engine} has not reconnected since steptap was restarted`);
+    }
     for (const address of this.#lostAddresses()) {
-      reasons.push(`frontend no longer listens at ${address}: restart vLLM unless it is ending`);
+      reasons.push(`frontend does not listen at ${address} any more: restart vLLM unless it is ending`);
     }
     for (const engine of this.frontend.lostEngines) {
       reasons.push(`frontend can't send to engine ${engine} since its connection was replaced: restart vLLM`);
@@ -166,8 +170,10 @@ export class Relay {
   /** Sockets that INIT named and that are gone although engines are connected to others of them. */
   #lostAddresses(): string[] {
     const directory = this.#directory;
-    if (directory === null) return [];
-    return (this.frontend.addresses ?? []).filter((text) => {
+    const { addresses, engines } = this.frontend;
+    if (directory === null || addresses === null) return [];
+    if (!engines.all.some(({ connections }) => connections > 0)) return [];
+    return [...addresses.inputs, ...addresses.outputs].filter((text) => {
       const address = parseAddress(text);
       return address !== null && 'path' in address && directory.find(address.path) === undefined;
     });
@@ -200,9 +206,11 @@ export class Relay {
     return endpoint;
   }
 
-  /** After a clean end names were put back, so what was known of a socket then may hold for a new one here. */
+  /** INIT may have named it already; and after a clean end names were put back, so the state file may know it. */
   #createTaken(uuid: string, upstream: string): Endpoint {
     const endpoint = this.#createEndpoint({ path: upstream });
+    const flow = this.frontend.flowAt(uuid);
+    if (flow !== null) endpoint.assign(flow.kind, flow.client);
     const known = this.#recovering?.endpoints.find(({ listen }) => listen.endsWith(`/${uuid}`));
     if (known !== undefined) this.#adopt(endpoint, known.kind, known.client, known.engines);
     return endpoint;

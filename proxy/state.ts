@@ -2,6 +2,7 @@
 import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import type { Logger } from 'pino';
 import { errnoOf, messageOf } from './errors.js';
+import type { DataAddresses } from './frontend.js';
 import type { Telemetry } from './telemetry.js';
 
 const VERSION = 1;
@@ -20,7 +21,7 @@ interface EndpointState {
 export interface State {
   readonly version: typeof VERSION;
   /** Data addresses of the last INIT; null when there was none. */
-  readonly addresses: readonly string[] | null;
+  readonly addresses: DataAddresses | null;
   readonly engines: readonly number[];
   readonly endpoints: readonly EndpointState[];
 }
@@ -79,9 +80,14 @@ function isState(value: unknown): value is State {
   return (
     version === VERSION &&
     isArrayOf(engines, Number.isInteger) &&
-    (addresses === null || isArrayOf(addresses, (address) => typeof address === 'string')) &&
+    (addresses === null || isDataAddresses(addresses)) &&
     isArrayOf(endpoints, isEndpointState)
   );
+}
+
+function isDataAddresses(value: unknown): value is DataAddresses {
+  const { inputs, outputs } = (value ?? {}) as Partial<Record<keyof DataAddresses, unknown>>;
+  return [inputs, outputs].every((list) => isArrayOf(list, (address) => typeof address === 'string'));
 }
 
 function isEndpointState(value: unknown): boolean {

@@ -11,7 +11,8 @@ import { InProcessSidecar, runSidecar, temporaryDirectory } from '../support/in-
 import { BY_HAND, sameAsFrontend, startVllm, Vllm } from '../support/vllm.js';
 import { waitFor } from '../support/wait.js';
 import { RawListener, RawPeer } from '../transparency/raw-peer.js';
-import { engineIdentity, greeting, ready } from '../transparency/zmtp-writer.js';
+import { HELLO, initWith, joinPeers, openPath } from '../transparency/ways-in.js';
+import { engineIdentity, greeting, message, ready } from '../transparency/zmtp-writer.js';
 
 function closing<S extends Socket>(t: ExecutionContext, socket: S): S {
   t.teardown(() => socket.close());
@@ -65,6 +66,51 @@ test('a vLLM that starts after the sidecar is counted like one that was there', 
   const kinds = (await sidecar.status()).endpoints.map(({ kind, client }) => `${kind} ${client}`);
   // vLLM closes its handshake socket once all engines are ready, and then it is forgotten.
   t.deepEqual(kinds.filter((kind) => kind !== 'handshake null').sort(), ['outputs 0', 'requests 0']);
+});
+
+test('data sockets that are bound after INIT has named them (vLLM up to 0.15) are known when they come', async (t) => {
+  const dir = temporaryDirectory(t);
+  const [entrance, requests, outputs] = [randomUUID(), randomUUID(), randomUUID()].map((name) =>
+    join(dir, name),
+  );
+  const handshake = await RawListener.listen(t, { path: entrance });
+  handshake.opening = Buffer.concat([greeting(), ready('ROUTER', Buffer.alloc(0))]);
+  const sidecar = await runSidecar(t, { ipc: { dir } });
+  const { frontend } = await joinPeers(
+    t,
+    { path: String(entrance) },
+    handshake,
+    ready('DEALER', engineIdentity(0)),
+    [message([HELLO])],
+  );
+  await frontend.send(message([initWith({ inputs: [`ipc://${requests}`], outputs: [`ipc://${outputs}`] })]));
+  await waitFor(() => sidecar.logged('info', 'not there yet').length === 2, { what: 'INIT read' });
+  t.false((await sidecar.get('/readyz')).text.includes('any more'), 'no engine could miss them yet');
+  const late = [
+    await RawListener.listen(t, { path: requests }),
+    await RawListener.listen(t, { path: outputs }),
+  ];
+  for (const listener of late) listener.opening = Buffer.concat([greeting(), ready('ROUTER')]);
+  const kinds = async () =>
+    (await sidecar.status()).endpoints.map(({ kind, client }) => `${kind} ${client}`).sort();
+  await waitFor(async () => (await kinds()).join() === 'handshake null,outputs 0,requests 0', {
+    what: 'both known',
+  });
+});
+
+test('a data socket that goes while engines are connected to the other one makes it not ready, and says which', async (t) => {
+  const { sidecar, outputs, sockets, named } = await openPath(t, 'directory');
+  t.is((await sidecar.get('/readyz')).status, 200);
+  sockets.outputs.server.close();
+  outputs.frontend.socket.destroy();
+  const { text } = await waitFor(
+    async () => {
+      const answer = await sidecar.get('/readyz');
+      return answer.status === 503 && answer;
+    },
+    { what: 'not ready' },
+  );
+  t.true(text.includes(`frontend does not listen at ${named.outputs[0]} any more: restart vLLM`), text);
 });
 
 for (const [type, create] of [

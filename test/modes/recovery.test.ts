@@ -259,6 +259,16 @@ test('a second SIGTERM ends the drain at once, and names are put back all the sa
   t.true(sidecar.logs.some(({ msg }) => msg === 'stopped at once by a second signal'));
 });
 
+test('handshake: after a restart it is not ready before each engine from before is back, and says which is not', async (t) => {
+  const stand = await Stand.start(t, 'handshake', { handover: true });
+  await stand.sidecar.kill();
+  await stand.engine.stop();
+  await stand.startSidecar();
+  const { status, text } = await stand.sidecar.readyz();
+  t.is(status, 503);
+  t.true(text.includes('engine 0 has not reconnected since steptap was restarted'), text);
+});
+
 test('a state file that is none is told in the log and does no harm', async (t) => {
   const dir = temporaryDirectory(t);
   const path = join(dir, 'state.json');
@@ -304,7 +314,12 @@ test('handshake: a port from before the restart that someone has taken is told a
     client: '0',
     engines: [0],
   };
-  const state = { version: 1, addresses: ['tcp://127.0.0.1:9'], engines: [0], endpoints: [endpoint] };
+  const state = {
+    version: 1,
+    addresses: { inputs: ['tcp://127.0.0.1:9'], outputs: [] },
+    engines: [0],
+    endpoints: [endpoint],
+  };
   writeFileSync(path, JSON.stringify(state));
   const sidecar = await runSidecar(t, {
     frontend: { handshake: `tcp://127.0.0.1:${await freePort()}` },
