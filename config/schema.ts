@@ -174,7 +174,7 @@ const SCHEMA: Entries = {
   },
   drain: {
     timeout: {
-      doc: 'How long to relay on after SIGTERM while connections are open.',
+      doc: 'How long to relay on after SIGTERM while connections are open: 30s, 2m, 500ms; a bare number is milliseconds.',
       default: 30_000,
       format: 'milliseconds',
       env: 'STEPTAP_DRAIN_TIMEOUT',

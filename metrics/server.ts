@@ -10,7 +10,7 @@
  * GET and HEAD, nothing else.
  */
 import http from 'node:http';
-import { type AddressInfo, isIPv6 } from 'node:net';
+import { type AddressInfo, isIPv6, type Socket } from 'node:net';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import type { Logger } from 'pino';
@@ -69,6 +69,9 @@ export class MetricsServer {
   readonly #options: MetricsServerOptions;
   readonly #server: http.Server;
   readonly #routes: ReadonlyMap<string, Handler>;
+  /** In the order of their last use. */
+  readonly #connections = new Set<Socket>();
+  readonly #answering = new Set<Socket>();
 
   constructor(options: MetricsServerOptions) {
     this.#options = options;
@@ -83,7 +86,7 @@ export class MetricsServer {
       },
       (request, response) => void this.#answer(request, response),
     );
-    this.#server.maxConnections = MAX_CONNECTIONS;
+    this.#server.on('connection', (socket) => this.#makeRoom(socket));
   }
 
   /** Resolves with the address once bound; a SteptapError `METRICS_LISTEN` names address and setting otherwise. */
@@ -116,7 +119,26 @@ export class MetricsServer {
     });
   }
 
+  /** Past the limit the connection that was idle longest goes, so that probes always get in. */
+  #makeRoom(socket: Socket): void {
+    this.#connections.add(socket);
+    socket.once('close', () => this.#connections.delete(socket));
+    if (this.#connections.size <= MAX_CONNECTIONS) return;
+    for (const candidate of this.#connections) {
+      if (this.#answering.has(candidate)) continue;
+      candidate.destroy();
+      return;
+    }
+  }
+
   async #answer(request: http.IncomingMessage, response: http.ServerResponse): Promise<void> {
+    const { socket } = request;
+    this.#answering.add(socket);
+    response.once('close', () => {
+      this.#answering.delete(socket);
+      // Used last, so last to go.
+      if (this.#connections.delete(socket) && !socket.destroyed) this.#connections.add(socket);
+    });
     try {
       await send(request, response, await this.#route(request));
     } catch (err) {

@@ -19,6 +19,7 @@ const FIRST_ANSWER_MS = 10_000;
 /** After a restart: a frontend that was killed between bind and listen is not waited for longer than this. */
 const RECOVERY_PATIENCE_MS = 2000;
 const PROBE_RETRY_MS = 20;
+const DESCRIPTORS_OUT = new Set(['EMFILE', 'ENFILE']);
 /** The queues between an engine and its tensor-parallel workers; not steptap's business, and hot. */
 const WORKER_QUEUE_TYPES = new Set(['XPUB', 'PUB']);
 
@@ -48,6 +49,8 @@ export class SocketDirectory {
   /** Taken or recovered right now. */
   readonly #busy = new Set<string>();
   readonly #handedBack = new Set<string>();
+  /** Paths of sockets that this user may not dial, so that vLLM keeps them. */
+  readonly #forbidden = new Set<string>();
   #watcher: FSWatcher | null = null;
   #watchedInode = 0;
   #rescan: NodeJS.Timeout | undefined;
@@ -58,8 +61,13 @@ export class SocketDirectory {
     this.#options = options;
   }
 
-  get isMissing(): boolean {
-    return this.#isMissing;
+  /** Why sockets can't be relayed, one sentence each; empty when they can. */
+  get problems(): string[] {
+    const problems = [...this.#forbidden].map(
+      (path) => `${path} belongs to another user: run steptap as vLLM's user`,
+    );
+    if (this.#isMissing) problems.push(`socket directory ${this.#options.dir} is missing`);
+    return problems;
   }
 
   /** Takes what is there and watches. Throws STEPTAP_DIRECTORY when the directory can't be used. */
@@ -145,11 +153,14 @@ export class SocketDirectory {
     try {
       names = this.#list();
     } catch (error) {
+      // Out of descriptors says nothing of the directory; connections that end make room.
+      if (DESCRIPTORS_OUT.has(errnoOf(error instanceof Error ? error.cause : null) ?? '')) return;
       if (!this.#isMissing) this.#options.logger.error({ error: messageOf(error) }, 'socket directory lost');
       this.#isMissing = true;
       this.#stopWatcher();
       return;
     }
+    if (this.#isMissing) this.#options.logger.info({ dir: this.#options.dir }, 'socket directory is back');
     this.#isMissing = false;
     // Made anew under the same name; the watch would stay with the old one, which bound sockets keep alive.
     if (this.#watchedInode !== statSync(this.#options.dir, { throwIfNoEntry: false })?.ino)
@@ -167,6 +178,7 @@ export class SocketDirectory {
         work.push(this.#exclusively(socket, () => this.#take(socket)));
       }
     }
+    for (const path of this.#forbidden) if (!present.has(basename(path))) this.#forbidden.delete(path);
     for (const uuid of this.#handedBack) if (!present.has(uuid)) this.#handedBack.delete(uuid);
     for (const pair of this.#pairs.values()) if (!present.has(pair.names.uuid)) void this.#check(pair);
     if (work.length > 0) for (const pair of this.#pairs.values()) if (isIdle(pair)) void this.#check(pair);
@@ -186,7 +198,7 @@ export class SocketDirectory {
 
   /** Takes at once and asks later: engines may connect before the frontend is able to answer. */
   async #take(names: SocketNames): Promise<void> {
-    if (!names.isSocket) return;
+    if (!names.isSocket || this.#isForbidden(names)) return;
     const endpoint = this.#options.createEndpoint(names.uuid, names.upstream);
     try {
       await endpoint.listen({ path: names.incoming });
@@ -222,6 +234,18 @@ export class SocketDirectory {
       { socket: names.path, kind: endpoint.kind },
       'socket of a running vLLM recovered',
     );
+  }
+
+  #isForbidden({ path, mayBeDialled }: SocketNames): boolean {
+    if (mayBeDialled) this.#forbidden.delete(path);
+    else if (!this.#forbidden.has(path)) {
+      this.#forbidden.add(path);
+      this.#options.logger.error(
+        { socket: path, uid: process.geteuid?.() },
+        "socket belongs to another user and is left alone: run steptap as vLLM's user",
+      );
+    }
+    return !mayBeDialled;
   }
 
   async #listenInPlace({ names, endpoint }: Pair): Promise<void> {
@@ -285,7 +309,7 @@ export class SocketDirectory {
         names.remove();
         this.#options.logger.info(
           { socket: names.path, kind: endpoint.kind },
-          'socket of the frontend is gone',
+          endpoint.kind === 'handshake' ? 'handshake is over' : 'socket of the frontend is gone',
         );
       } else if (isAlive && !names.exists) {
         this.#options.logger.warn(

@@ -58,6 +58,10 @@ export class Frontend {
     return [...this.#clients.values()];
   }
 
+  get hasConnectedEngine(): boolean {
+    return this.engines.all.some(({ connections }) => connections > 0);
+  }
+
   get lostEngines(): readonly number[] {
     return [...this.#lostEngines];
   }
@@ -152,7 +156,7 @@ export class Frontend {
     this.#lostEngines.add(index);
     this.#options.logger.error(
       { engine: index, endpoint: endpoint.name },
-      'the request connection of this engine was replaced; a libzmq frontend never uses the new one: requests will hang. Restart vLLM',
+      'the request connection of this engine was replaced; a libzmq frontend does not use the new one and requests hang. Restart vLLM, unless a line follows that requests reach the engine',
     );
   }
 

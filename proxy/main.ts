@@ -43,10 +43,13 @@ async function run(args: readonly string[]): Promise<number> {
   const logger = createLogger(settings.log);
   const version = packageVersion();
   const stop = stopSignal();
-  logger.info({ version, node: process.versions.node, pid: process.pid }, 'steptap');
+  logger.info({ version, node: process.versions.node, pid: process.pid }, 'starting');
   keepRelaying(logger);
   const sidecar = new Sidecar({ settings, logger, version });
-  const started = sidecar.start();
+  const started = sidecar.start().catch((error: unknown) => {
+    logger.fatal({ code: error instanceof SteptapError ? error.code : errnoOf(error) }, messageOf(error));
+    throw error;
+  });
   const first = await Promise.race([started, stop]);
   if (typeof first === 'string') {
     logger.info({ signal: first }, 'stopped while starting');

@@ -20,6 +20,8 @@ import type { DecodeFault } from './vllm/output-batch.js';
 /** At the end of a drain a message that has begun is given this long to become whole. */
 const BOUNDARY_TIMEOUT_MS = 1000;
 const DRAIN_POLL_MS = 20;
+const BYPASSED =
+  'the last steptap ended before vLLM and put the socket names back: engines may be connected past this one and are then not counted. Restart vLLM';
 /** The client whose sockets were there before this process, when no state file tells which is whose. */
 const RECOVERED_CLIENT = '0';
 
@@ -44,6 +46,8 @@ export class Relay {
   #recovering: State | null = null;
   #saveScheduled = false;
   #isDraining = false;
+  /** Data sockets had their own names at the start: engines found them straight while no steptap was there. */
+  #isBypassed = false;
 
   constructor(options: RelayOptions) {
     const { settings, telemetry, logger, observer, recorder } = options;
@@ -115,6 +119,7 @@ export class Relay {
     await this.#directory?.start();
     this.#recovering = null;
     this.#save();
+    if (this.#isBypassed) this.#options.logger.warn(BYPASSED);
   }
 
   get endpoints(): readonly Endpoint[] {
@@ -125,10 +130,11 @@ export class Relay {
   unreadyReasons(): string[] {
     const reasons: string[] = [];
     if (this.#isDraining) reasons.push('draining');
-    if (this.#directory?.isMissing)
-      reasons.push(`socket directory ${this.#options.settings.ipc.dir} is missing`);
-    if (!this.frontend.engines.all.some(({ connections }) => connections > 0))
+    reasons.push(...(this.#directory?.problems ?? []));
+    if (!this.frontend.hasConnectedEngine) {
       reasons.push('no engine is connected');
+      if (this.#isBypassed) reasons.push(BYPASSED);
+    }
     for (const endpoint of this.#endpoints) {
       if (endpoint.unreachable)
         reasons.push(`frontend does not answer at ${endpoint.name} (${endpoint.kindLabel})`);
@@ -170,9 +176,9 @@ export class Relay {
   /** Sockets that INIT named and that are gone although engines are connected to others of them. */
   #lostAddresses(): string[] {
     const directory = this.#directory;
-    const { addresses, engines } = this.frontend;
+    const { addresses } = this.frontend;
     if (directory === null || addresses === null) return [];
-    if (!engines.all.some(({ connections }) => connections > 0)) return [];
+    if (!this.frontend.hasConnectedEngine) return [];
     return [...addresses.inputs, ...addresses.outputs].filter((text) => {
       const address = parseAddress(text);
       return address !== null && 'path' in address && directory.find(address.path) === undefined;
@@ -212,7 +218,9 @@ export class Relay {
     const flow = this.frontend.flowAt(uuid);
     if (flow !== null) endpoint.assign(flow.kind, flow.client);
     const known = this.#recovering?.endpoints.find(({ listen }) => listen.endsWith(`/${uuid}`));
-    if (known !== undefined) this.#adopt(endpoint, known.kind, known.client, known.engines);
+    if (known === undefined) return endpoint;
+    this.#adopt(endpoint, known.kind, known.client, known.engines);
+    if (known.engines.length > 0) this.#isBypassed = true;
     return endpoint;
   }
 

@@ -15,6 +15,7 @@ import { OutputsReader } from './outputs-reader.js';
 import { AddAbortReader } from './requests-reader.js';
 import { Telemetry } from './telemetry.js';
 
+const DIRECTIONS: readonly string[] = ['hs-up', 'hs-down', 'reg', 'in', 'out'];
 const MAX_FRAME_BYTES = 64 * 1024 * 1024;
 
 interface CapturedMessage {
@@ -110,7 +111,13 @@ async function* readCapture(path: string): AsyncGenerator<CapturedMessage> {
 function parseLine(line: string): CapturedMessage {
   const value: unknown = JSON.parse(line);
   const { dir, eng, cli, frames } = (value ?? {}) as Partial<Record<keyof CapturedMessage, unknown>>;
-  if (typeof dir !== 'string' || !isIndex(eng) || !isIndex(cli) || !isListOfStrings(frames)) {
+  if (
+    typeof dir !== 'string' ||
+    !DIRECTIONS.includes(dir) ||
+    !isIndex(eng) ||
+    !isIndex(cli) ||
+    !isListOfStrings(frames)
+  ) {
     throw new TypeError('not a captured message: expected t, dir, eng, cli and frames');
   }
   return { dir, eng, cli, frames: frames.map((frame) => Buffer.from(frame, 'base64')) };

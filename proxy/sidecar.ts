@@ -10,6 +10,8 @@ import { Relay } from './relay.js';
 import type { TapContext } from './tap.js';
 import { Telemetry } from './telemetry.js';
 
+const READINESS_LOG_MS = 1000;
+
 export interface SidecarOptions {
   readonly settings: Settings;
   readonly logger: Logger;
@@ -33,6 +35,8 @@ export class Sidecar {
   readonly #server: MetricsServer;
   readonly #discovery: ModelNameDiscovery | null;
   #isBound = false;
+  #readinessTimer: NodeJS.Timeout | undefined;
+  #lastReasons: string | null = null;
 
   constructor(options: SidecarOptions) {
     const { settings, logger, version, recorder } = options;
@@ -70,6 +74,8 @@ export class Sidecar {
     }
     this.#isBound = true;
     this.#discovery?.start();
+    this.#readinessTimer = setInterval(() => this.#logReadiness(), READINESS_LOG_MS);
+    this.#readinessTimer.unref();
     const host = isWildcard(settings.metrics.host) ? '127.0.0.1' : settings.metrics.host;
     return {
       metricsUrl: formatAddress({ host, port }).replace('tcp://', 'http://'),
@@ -80,6 +86,7 @@ export class Sidecar {
 
   /** Drains, then closes the metrics port last, so that the final numbers can be scraped while draining. */
   async stop(): Promise<void> {
+    clearInterval(this.#readinessTimer);
     await this.#relay.drain(this.#options.settings.drain.timeout);
     await this.#discovery?.stop();
     await this.#server.close();
@@ -97,9 +104,18 @@ export class Sidecar {
       logger,
       onName: (name) => {
         this.#histogram.modelName = name;
-        logger.info({ modelName: name }, 'model name known');
       },
     });
+  }
+
+  /** When it was ready, and why not, is what one looks for in the log afterwards. */
+  #logReadiness(): void {
+    const reasons = this.#relay.unreadyReasons();
+    if (reasons.join() === this.#lastReasons) return;
+    this.#lastReasons = reasons.join();
+    const { logger } = this.#options;
+    if (reasons.length === 0) logger.info('ready');
+    else logger.info({ reasons }, 'not ready');
   }
 
   #status(): unknown {

@@ -8,10 +8,19 @@
  * The listener is made as `<uuid>.in` and then renamed into place, here as when names are put back, because Node
  * unlinks the path a server was bound to when it closes, whoever's file has that name by then.
  */
-import { chmodSync, chownSync, existsSync, renameSync, rmSync, statSync } from 'node:fs';
+import {
+  accessSync,
+  chmodSync,
+  chownSync,
+  constants,
+  existsSync,
+  renameSync,
+  rmSync,
+  statSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { MAX_SOCKET_PATH_BYTES } from './address.js';
-import { SteptapError } from './errors.js';
+import { errnoOf, SteptapError } from './errors.js';
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 const UUID_LENGTH = 36;
@@ -58,6 +67,16 @@ export class SocketNames {
 
   get isSocket(): boolean {
     return statSync(this.path, { throwIfNoEntry: false })?.isSocket() === true;
+  }
+
+  /** A socket can be dialled by who may write to it. */
+  get mayBeDialled(): boolean {
+    try {
+      accessSync(this.path, constants.W_OK);
+      return true;
+    } catch (error) {
+      return errnoOf(error) !== 'EACCES';
+    }
   }
 
   get exists(): boolean {

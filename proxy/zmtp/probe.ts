@@ -15,7 +15,10 @@ export type ProbeAnswer = Ready | 'refused' | 'closed';
 export function probe(path: string, signal: AbortSignal): Promise<ProbeAnswer> {
   return new Promise((resolve) => {
     let answer: ProbeAnswer = 'closed';
-    const socket = net.connect({ path, signal });
+    const socket = net.connect({ path });
+    const abort = () => socket.destroy();
+    // Not net's own `signal`: it would leave a listener behind at each attempt.
+    signal.addEventListener('abort', abort, { once: true });
     const cutter = new FrameCutter({
       wants: () => 0,
       frame: () => undefined,
@@ -35,7 +38,10 @@ export function probe(path: string, signal: AbortSignal): Promise<ProbeAnswer> {
     socket.on('error', (error) => {
       if (isRefusal(error)) answer = 'refused';
     });
-    socket.on('close', () => resolve(answer));
+    socket.on('close', () => {
+      signal.removeEventListener('abort', abort);
+      resolve(answer);
+    });
   });
 }
 

@@ -9,6 +9,7 @@ import { MetricsServer, type MetricsServerOptions } from '../../metrics/server.j
 import { SteptapError } from '../../proxy/errors.js';
 import { Telemetry } from '../../proxy/telemetry.js';
 import { parsePrometheusText } from '../support/prometheus-text.js';
+import { waitFor } from '../support/wait.js';
 
 const logger = pino({ level: 'silent' });
 
@@ -273,4 +274,22 @@ test('close ends idle and half-sent connections, and frees the port', async (t) 
   await closed;
   await setUp(t, { port });
   t.pass();
+});
+
+test('probes get in however many connections idle: the one that idled longest goes', async (t) => {
+  const { port, ask } = await setUp(t);
+  const idle = Array.from({ length: 200 }, () => net.connect(port, '127.0.0.1'));
+  t.teardown(() => {
+    for (const socket of idle) socket.destroy();
+  });
+  let closed = 0;
+  for (const socket of idle) {
+    socket.on('error', () => {});
+    socket.on('close', () => closed++);
+    socket.resume();
+    socket.write('GET /livez HTTP/1.1\r\nHost: x\r\n\r\n');
+  }
+  for (let probe = 0; probe < 20; probe++) t.is((await ask('/livez')).status, 200);
+  await waitFor(() => closed >= 200 - 128, { what: 'the surplus closed' });
+  t.true(idle.some((socket) => !socket.closed));
 });

@@ -303,6 +303,9 @@ test('a directory that goes away makes it not ready, and is watched again when i
 test('a second sidecar on the same directory is refused and changes nothing in it', async (t) => {
   const vllm = await startVllm(t);
   const dir = vllm.frontend.options.directory ?? '';
+  // The handshake's socket goes once all engines are ready.
+  const isOver = async () => (await vllm.sidecar.status()).endpoints.length === 2;
+  await waitFor(isOver, { what: 'the end of the handshake' });
   const before = readdirSync(dir).sort();
   const second = new InProcessSidecar({ ipc: { dir } });
   await t.throwsAsync(second.start(), {

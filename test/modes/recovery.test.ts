@@ -137,7 +137,8 @@ for (const [mode, withState] of [
     if (mode === 'handshake') {
       t.deepEqual((await stand.status()).endpoints.map(({ listen }) => listen).sort(), before);
     }
-    t.deepEqual(await stand.observed(), [0, 0]);
+    const isKnown = async () => (await stand.observed()).join() === '0,0';
+    await waitFor(isKnown, { what: 'the series at zero as the engine is known' });
     await stand.step({ id: 'running', tokens: 3 });
     t.deepEqual(await stand.observed(), [1, 3]);
     t.is(await stand.sample('adopted_requests_total'), 1);
@@ -202,7 +203,8 @@ for (const mode of ['directory', 'handshake'] as const) {
         (name) => !name.startsWith('.'),
       );
       t.is(names.filter((name) => name.endsWith('.up') || name.endsWith('.in')).length, 0);
-      t.is(names.length, 3);
+      // The handshake's goes once all engines are ready.
+      t.true(names.length === 2 || names.length === 3, names.join());
       // Meanwhile the engine has gone straight to the frontend, and requests reach it there.
       const ids = new Set<string>();
       const isReached = () => {
@@ -257,6 +259,16 @@ test('a second SIGTERM ends the drain at once, and names are put back all the sa
   t.true(existsSync(path));
   t.false(existsSync(`${path}.up`));
   t.true(sidecar.logs.some(({ msg }) => msg === 'stopped at once by a second signal'));
+});
+
+test('directory: started again after a clean end under a running vLLM, it says that engines go past it', async (t) => {
+  const stand = await Stand.start(t, 'directory', { handover: true });
+  t.is(await stand.sidecar.stop(), 0);
+  await stand.startSidecar();
+  const { status, text } = await stand.sidecar.readyz();
+  t.is(status, 503);
+  t.regex(text, /engines may be connected past this one .* Restart vLLM/);
+  t.is(stand.sidecar.logs.filter(({ msg }) => /past this one/.test(String(msg))).length, 1);
 });
 
 test('handshake: after a restart it is not ready before each engine from before is back, and says which is not', async (t) => {
