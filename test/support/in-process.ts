@@ -35,7 +35,7 @@ export interface Status {
   readonly clients: readonly { readonly client: string; readonly trackedRequests: number }[];
 }
 
-/** Defaults of design.md, but for a metrics port of its own, a known model name and a short drain. */
+/** The schema's defaults, but for a metrics port of its own, a known model name and a short drain. */
 export function settingsWith(patch: SettingsPatch): Settings {
   return {
     ipc: { dir: null, ...patch.ipc },
