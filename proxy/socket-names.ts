@@ -14,6 +14,7 @@ import {
   chownSync,
   constants,
   existsSync,
+  linkSync,
   renameSync,
   rmSync,
   statSync,
@@ -83,10 +84,18 @@ export class SocketNames {
     return existsSync(this.path);
   }
 
-  /** vLLM's socket gets out of the way and the listener takes its place. */
+  /**
+   * vLLM's socket gets its second name and the listener takes over the first, without a moment in which there is
+   * none. Where links to sockets are forbidden there is one, some microseconds long; engines retry.
+   */
   takeOver(): void {
     copyOwner(this.path, this.incoming);
-    renameSync(this.path, this.upstream);
+    try {
+      linkSync(this.path, this.upstream);
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') throw error;
+      renameSync(this.path, this.upstream);
+    }
     try {
       renameSync(this.incoming, this.path);
     } catch (error) {

@@ -29,7 +29,7 @@ for (const way of WAYS) {
       ...argsOf(layout, frontend.bound.handshake),
     ]);
     t.teardown(() => child.kill());
-    await child.line(({ msg }) => msg === 'steptap', 'first line');
+    await child.line(({ msg }) => msg === 'starting', 'first line');
     child.signal('SIGTERM');
     t.is(await child.exited(), 0, child.stderr);
     untouched(t, layout.dir, frontend);
