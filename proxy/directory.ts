@@ -10,6 +10,7 @@ import type { Logger } from 'pino';
 import { lockDirectory } from './directory-lock.js';
 import type { Endpoint } from './endpoint.js';
 import { errnoOf, messageOf, SteptapError } from './errors.js';
+import { LogThrottle } from './log-throttle.js';
 import { checkPathLength, readName, SocketNames } from './socket-names.js';
 import { isListening, probe } from './zmtp/probe.js';
 
@@ -51,6 +52,7 @@ export class SocketDirectory {
   readonly #handedBack = new Set<string>();
   /** Paths of sockets that this user may not dial, so that vLLM keeps them. */
   readonly #forbidden = new Set<string>();
+  readonly #throttle = new LogThrottle();
   #watcher: FSWatcher | null = null;
   #watchedInode = 0;
   #rescan: NodeJS.Timeout | undefined;
@@ -153,8 +155,17 @@ export class SocketDirectory {
     try {
       names = this.#list();
     } catch (error) {
-      // Out of descriptors says nothing of the directory; connections that end make room.
-      if (DESCRIPTORS_OUT.has(errnoOf(error instanceof Error ? error.cause : null) ?? '')) return;
+      const errno = errnoOf(error instanceof Error ? error.cause : null) ?? '';
+      if (DESCRIPTORS_OUT.has(errno)) {
+        // This says nothing of the directory, and connections that end make room.
+        if (this.#throttle.allows(errno)) {
+          this.#options.logger.error(
+            { errno },
+            'out of file descriptors: new sockets wait; raise the limit (ulimit -n)',
+          );
+        }
+        return;
+      }
       if (!this.#isMissing) this.#options.logger.error({ error: messageOf(error) }, 'socket directory lost');
       this.#isMissing = true;
       this.#stopWatcher();

@@ -35,6 +35,9 @@ export interface Recorder {
   record(direction: 'to_engine' | 'to_frontend', chunk: Buffer): void;
 }
 
+/** Without INIT nothing tells which client a socket belongs to. Ids are unique, so one tracker serves them all. */
+const CLIENT_WITHOUT_INIT = '0';
+
 export interface TapContext {
   readonly frontend: Frontend;
   readonly telemetry: Telemetry;
@@ -66,7 +69,6 @@ export class Tap {
     const toFrontend = new Flow('to_frontend');
     const toEngine = new Flow('to_engine');
     const { frontend, telemetry } = context;
-    const client = endpoint.client ?? '';
     const engineReady = (ready: Ready) => this.#onEngineReady(ready);
     const frontendReady = (ready: Ready) => {
       endpoint.learnUpstream(ready);
@@ -76,16 +78,7 @@ export class Tap {
     let up: MessageReader = new IdleReader(toFrontend, engineReady);
     let down: MessageReader = new IdleReader(toEngine, frontendReady);
     if (endpoint.kind === 'outputs') {
-      const onEngine = (index: number) => this.#learnEngine(index);
-      up = new OutputsReader(
-        toFrontend,
-        engineReady,
-        frontend,
-        client,
-        telemetry,
-        context.maxFrameBytes,
-        onEngine,
-      );
+      up = this.#outputsReader(toFrontend, engineReady);
     } else if (endpoint.kind === 'requests') {
       up = new RegistrationReader(toFrontend, engineReady, (version) => this.#onRegistration(version));
       down = this.#requestsReader(toEngine, frontendReady);
@@ -131,6 +124,20 @@ export class Tap {
       this.#context.frontend.engineDisconnected(this.engine);
   }
 
+  #outputsReader(flow: Flow, onReady: (ready: Ready) => void): OutputsReader {
+    const { frontend, telemetry, maxFrameBytes } = this.#context;
+    const onEngine = (index: number) => this.#learnEngine(index);
+    return new OutputsReader(
+      flow,
+      onReady,
+      frontend,
+      this.endpoint.client ?? '',
+      telemetry,
+      maxFrameBytes,
+      onEngine,
+    );
+  }
+
   #requestsReader(flow: Flow, onReady: (ready: Ready) => void): AddAbortReader {
     const { frontend, telemetry, maxFrameBytes } = this.#context;
     const onRequest = () => {
@@ -149,12 +156,15 @@ export class Tap {
   }
 
   #onEngineReady(ready: Ready): void {
+    if (ready.socketType === 'PUSH') this.#learnOutputs();
     const index = engineIndexOf(ready.identity);
     if (ready.socketType !== 'DEALER' || index === null) return;
-    const { frontend } = this.#context;
     this.#learnEngine(index);
-    if (this.endpoint.kind !== 'requests') return;
-    frontend.engineConnected(index);
+    if (this.endpoint.kind === 'requests') this.#engineConnected(index);
+  }
+
+  #engineConnected(index: number): void {
+    this.#context.frontend.engineConnected(index);
     this.#isEngineConnected = true;
     this.#isReplacement = this.endpoint.hasHad(index);
     this.endpoint.addEngine(index);
@@ -184,7 +194,33 @@ export class Tap {
       // HELLO may come before the frontend's greeting has passed, or in the middle of it.
       const { atBoundary, greetingLeft } = this.toEngine.cutter;
       if (atBoundary) this.rewriter = this.#context.frontend.initRewriter(greetingLeft);
+    } else if (this.engine !== null && this.#context.frontend.addresses === null) {
+      this.#learnRequests(this.engine);
     }
+  }
+
+  /**
+   * A vLLM whose engines get their INIT past steptap (rank 0 of an external or hybrid load balancer): a DEALER with
+   * an engine's identity that does not say HELLO has registered.
+   */
+  #learnRequests(engine: number): void {
+    this.endpoint.assign('requests', CLIENT_WITHOUT_INIT);
+    this.toFrontend.cutter.sink = new RegistrationReader(
+      this.toFrontend.flow,
+      () => undefined,
+      (version) => this.#onRegistration(version),
+    );
+    this.toEngine.cutter.sink = this.#requestsReader(this.toEngine.flow, (ready) =>
+      this.endpoint.learnUpstream(ready),
+    );
+    this.#engineConnected(engine);
+  }
+
+  /** The same for outputs. The coordinator's PULL counts as one of them there; it never carries outputs. */
+  #learnOutputs(): void {
+    if (this.endpoint.kind !== 'unknown' || this.#context.frontend.addresses !== null) return;
+    this.endpoint.assign('outputs', CLIENT_WITHOUT_INIT);
+    this.toFrontend.cutter.sink = this.#outputsReader(this.toFrontend.flow, () => undefined);
   }
 
   #learnEngine(index: number): void {

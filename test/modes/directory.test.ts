@@ -8,6 +8,7 @@ import { Pair, Publisher, Reply, Request, type Socket, Subscriber, XPublisher } 
 import { StandInEngine } from '../support/engine.js';
 import { StandInFrontend } from '../support/frontend.js';
 import { InProcessSidecar, runSidecar, temporaryDirectory } from '../support/in-process.js';
+import { addFrames, batch } from '../support/messages.js';
 import { BY_HAND, sameAsFrontend, startVllm, Vllm } from '../support/vllm.js';
 import { waitFor } from '../support/wait.js';
 import { RawListener, RawPeer } from '../transparency/raw-peer.js';
@@ -96,6 +97,31 @@ test('data sockets that are bound after INIT has named them (vLLM up to 0.15) ar
   await waitFor(async () => (await kinds()).join() === 'handshake null,outputs 0,requests 0', {
     what: 'both known',
   });
+});
+
+test('data sockets of engines whose INIT went past the sidecar are known by what they do', async (t) => {
+  const dir = temporaryDirectory(t);
+  const [requests, outputs] = [randomUUID(), randomUUID()].map((name) => join(dir, name)) as [string, string];
+  const router = await RawListener.listen(t, { path: requests });
+  router.opening = Buffer.concat([greeting(), ready('ROUTER', Buffer.alloc(0))]);
+  const pull = await RawListener.listen(t, { path: outputs });
+  pull.opening = Buffer.concat([greeting(), ready('PULL')]);
+  const sidecar = await runSidecar(t, { ipc: { dir } });
+  const identity = ready('DEALER', engineIdentity(0));
+  const { engine, frontend } = await joinPeers(t, { path: requests }, router, identity, [
+    message([Buffer.alloc(0)]),
+  ]);
+  const push = await joinPeers(t, { path: outputs }, pull, ready('PUSH'), []);
+  await frontend.send(
+    message([...addFrames({ id: 'r1', promptTokens: [1, 2], maxTokens: 5 })].map(Buffer.from)),
+  );
+  await engine.receivesAtLeast(frontend.sentBytes);
+  await push.engine.send(message([Buffer.from(batch({ outputs: [{ id: 'r1', tokens: 3, computed: 2 }] }))]));
+  const sum = () => sidecar.sample('vllm:iteration_tokens_total_sum', { engine: '0', model_name: 'tiny' });
+  await waitFor(async () => (await sum()) === 5, { what: 'the step counted' });
+  t.is((await sidecar.get('/readyz')).status, 200);
+  const kinds = (await sidecar.status()).endpoints.map(({ kind, client }) => `${kind} ${client}`).sort();
+  t.deepEqual(kinds, ['outputs 0', 'requests 0']);
 });
 
 test('a data socket that goes while engines are connected to the other one makes it not ready, and says which', async (t) => {

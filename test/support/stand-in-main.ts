@@ -10,7 +10,9 @@
  * busy. VLLM_RPC_BASE_PATH is the directory where a pod is told none. Prints `{"event":"bound"}` (with the handshake
  * address) and `{"event":"ready"}` (with the URL). Ends with 0 at SIGTERM or SIGINT.
  */
+
 import { once } from 'node:events';
+import { setTimeout as delay } from 'node:timers/promises';
 import { type EngineOptions, StandInEngine } from './engine.js';
 import { type FrontendOptions, StandInFrontend } from './frontend.js';
 import { LOAD_STEPS_PER_SECOND, steadyLoad } from './steady-load.js';
@@ -25,6 +27,8 @@ interface EngineProcessOptions extends EngineOptions {
 interface PodOptions extends FrontendOptions, Omit<EngineOptions, 'version' | 'index'> {
   readonly load?: boolean;
 }
+
+const ENGINES_START_MS = 1000;
 
 interface StandIn {
   ready(): Promise<Record<string, unknown>>;
@@ -72,7 +76,9 @@ async function startPod({ load = false, ...options }: PodOptions): Promise<Stand
   const stopLoad = new AbortController();
   return {
     ready: async () => {
-      const [facts] = await Promise.all([frontend.ready(), engines.ready()]);
+      // vLLM's engines take seconds to start; in the same instant they would find the socket before a sidecar has.
+      const starting = delay(ENGINES_START_MS).then(() => engines.ready());
+      const [facts] = await Promise.all([frontend.ready(), starting]);
       if (load) void steadyLoad(String(facts['url']), stopLoad.signal);
       return facts;
     },
