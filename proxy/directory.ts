@@ -2,25 +2,23 @@
  * Takes over the sockets that a vLLM binds in a directory (socket-names.ts tells how): watches for new ones, asks
  * each what it is, finds those of a vLLM that outlived the steptap before, and removes what is dead.
  */
-import { type FSWatcher, readdirSync, rmSync, statSync, watch } from 'node:fs';
+import { rmSync } from 'node:fs';
 import type net from 'node:net';
 import { basename, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { lockDirectory } from './directory-lock.js';
+import { DirectoryWatch } from './directory-watch.js';
 import type { Endpoint } from './endpoint.js';
-import { errnoOf, messageOf, SteptapError } from './errors.js';
-import { LogThrottle } from './log-throttle.js';
+import { errnoOf, messageOf } from './errors.js';
 import { checkPathLength, readName, SocketNames } from './socket-names.js';
 import { isListening, probe } from './zmtp/probe.js';
 
-const RESCAN_MS = 1000;
 /** A socket that was bound but never answered is given this long before it is taken for dead. */
 const FIRST_ANSWER_MS = 10_000;
 /** After a restart: a frontend that was killed between bind and listen is not waited for longer than this. */
 const RECOVERY_PATIENCE_MS = 2000;
 const PROBE_RETRY_MS = 20;
-const DESCRIPTORS_OUT = new Set(['EMFILE', 'ENFILE']);
 /** The queues between an engine and its tensor-parallel workers; not steptap's business, and hot. */
 const WORKER_QUEUE_TYPES = new Set(['XPUB', 'PUB']);
 
@@ -52,15 +50,14 @@ export class SocketDirectory {
   readonly #handedBack = new Set<string>();
   /** Paths of sockets that this user may not dial, so that vLLM keeps them. */
   readonly #forbidden = new Set<string>();
-  readonly #throttle = new LogThrottle();
-  #watcher: FSWatcher | null = null;
-  #watchedInode = 0;
-  #rescan: NodeJS.Timeout | undefined;
+  /** Pairs from before this process whose vLLM does not answer, and since when. */
+  readonly #silentSince = new Map<string, number>();
+  readonly #watch: DirectoryWatch;
   #lock: net.Server | null = null;
-  #isMissing = false;
 
   constructor(options: DirectoryOptions) {
     this.#options = options;
+    this.#watch = new DirectoryWatch(options.dir, options.logger, (names) => this.#scan(names));
   }
 
   /** Why sockets can't be relayed, one sentence each; empty when they can. */
@@ -68,7 +65,7 @@ export class SocketDirectory {
     const problems = [...this.#forbidden].map(
       (path) => `${path} belongs to another user: run steptap as vLLM's user`,
     );
-    if (this.#isMissing) problems.push(`socket directory ${this.#options.dir} is missing`);
+    if (this.#watch.isMissing) problems.push(`socket directory ${this.#options.dir} is missing`);
     return problems;
   }
 
@@ -76,18 +73,12 @@ export class SocketDirectory {
   async start(): Promise<void> {
     const { dir } = this.#options;
     checkPathLength(dir);
-    const names = this.#list();
+    const names = this.#watch.list();
     this.#lock = await lockDirectory(dir);
     for (const name of names) {
       if (readName(name)?.role === 'incoming') rmSync(join(dir, name), { force: true });
     }
-    await this.#scan();
-    this.#watch();
-    this.#rescan = setInterval(() => {
-      void this.#scan();
-      for (const pair of this.#pairs.values()) if (pair.isSuspect && isIdle(pair)) void this.#check(pair);
-    }, RESCAN_MS);
-    this.#rescan.unref();
+    await this.#watch.start();
   }
 
   /** The frontend's socket may be gone: looks, and removes the pair if so. */
@@ -106,77 +97,12 @@ export class SocketDirectory {
 
   /** Puts the original names back, without a moment in which a name is missing. New connections go straight. */
   putBack(): void {
-    this.#stopWatching();
+    this.#watch.stop();
     for (const pair of this.#pairs.values()) this.#giveBack(pair);
     this.#lock?.close();
   }
 
-  #list(): string[] {
-    const { dir } = this.#options;
-    try {
-      return readdirSync(dir);
-    } catch (error) {
-      throw new SteptapError(
-        'STEPTAP_DIRECTORY',
-        `ipc.dir ${dir} can't be read (${errnoOf(error) ?? messageOf(error)}); make it a directory that vLLM and steptap share`,
-        { cause: error },
-      );
-    }
-  }
-
-  #watch(): void {
-    try {
-      const { dir } = this.#options;
-      this.#watchedInode = statSync(dir).ino;
-      this.#watcher = watch(dir, (_event, name) => {
-        // Its own name: the directory itself was removed or moved.
-        if (name === basename(dir)) this.#stopWatcher();
-        void this.#scan();
-      });
-      this.#watcher.on('error', () => this.#stopWatcher());
-    } catch {
-      // The rescan goes on and tries again.
-      this.#stopWatcher();
-    }
-  }
-
-  #stopWatcher(): void {
-    this.#watcher?.close();
-    this.#watcher = null;
-  }
-
-  #stopWatching(): void {
-    this.#stopWatcher();
-    clearInterval(this.#rescan);
-  }
-
-  async #scan(): Promise<void> {
-    let names: string[];
-    try {
-      names = this.#list();
-    } catch (error) {
-      const errno = errnoOf(error instanceof Error ? error.cause : null) ?? '';
-      if (DESCRIPTORS_OUT.has(errno)) {
-        // This says nothing of the directory, and connections that end make room.
-        if (this.#throttle.allows(errno)) {
-          this.#options.logger.error(
-            { errno },
-            'out of file descriptors: new sockets wait; raise the limit (ulimit -n)',
-          );
-        }
-        return;
-      }
-      if (!this.#isMissing) this.#options.logger.error({ error: messageOf(error) }, 'socket directory lost');
-      this.#isMissing = true;
-      this.#stopWatcher();
-      return;
-    }
-    if (this.#isMissing) this.#options.logger.info({ dir: this.#options.dir }, 'socket directory is back');
-    this.#isMissing = false;
-    // Made anew under the same name; the watch would stay with the old one, which bound sockets keep alive.
-    if (this.#watchedInode !== statSync(this.#options.dir, { throwIfNoEntry: false })?.ino)
-      this.#stopWatcher();
-    if (this.#watcher === null && this.#rescan !== undefined) this.#watch();
+  async #scan(names: readonly string[]): Promise<void> {
     const present = new Set(names);
     const work: Promise<void>[] = [];
     for (const name of names) {
@@ -192,7 +118,10 @@ export class SocketDirectory {
     for (const path of this.#forbidden) if (!present.has(basename(path))) this.#forbidden.delete(path);
     for (const uuid of this.#handedBack) if (!present.has(uuid)) this.#handedBack.delete(uuid);
     for (const pair of this.#pairs.values()) if (!present.has(pair.names.uuid)) void this.#check(pair);
-    if (work.length > 0) for (const pair of this.#pairs.values()) if (isIdle(pair)) void this.#check(pair);
+    const isNewVllm = work.length > 0;
+    for (const pair of this.#pairs.values()) {
+      if (isIdle(pair) && (pair.isSuspect || isNewVllm)) void this.#check(pair);
+    }
     await Promise.all(work);
   }
 
@@ -227,15 +156,11 @@ export class SocketDirectory {
 
   /** A pair from before a restart: `<uuid>` is a dead socket of steptap's, `<uuid>.up` vLLM's, dead or alive. */
   async #recover(names: SocketNames): Promise<void> {
-    const deadline = performance.now() + RECOVERY_PATIENCE_MS;
-    while (!(await isListening(names.upstream))) {
-      if (performance.now() > deadline) {
-        names.remove();
-        this.#options.logger.info({ socket: names.path }, 'stale pair removed');
-        return;
-      }
-      await delay(PROBE_RETRY_MS);
+    if (!(await isListening(names.upstream))) {
+      this.#removeIfStale(names);
+      return;
     }
+    this.#silentSince.delete(names.uuid);
     const endpoint = this.#options.createEndpoint(names.uuid, names.upstream);
     const pair = this.#keep(names, endpoint);
     const socketType = await this.#ask(pair, AbortSignal.timeout(RECOVERY_PATIENCE_MS));
@@ -257,6 +182,16 @@ export class SocketDirectory {
       );
     }
     return !mayBeDialled;
+  }
+
+  /** Nobody listens: looked at again by the next scans, and removed when that lasts. */
+  #removeIfStale(names: SocketNames): void {
+    const since = this.#silentSince.get(names.uuid) ?? performance.now();
+    this.#silentSince.set(names.uuid, since);
+    if (performance.now() - since < RECOVERY_PATIENCE_MS) return;
+    this.#silentSince.delete(names.uuid);
+    names.remove();
+    this.#options.logger.info({ socket: names.path }, 'stale pair removed');
   }
 
   async #listenInPlace({ names, endpoint }: Pair): Promise<void> {

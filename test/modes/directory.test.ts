@@ -239,7 +239,9 @@ test('a pair whose vLLM is dead is removed, both names, and so is what a killed 
   await deadSocket(join(dir, `${uuid}.up`));
   await deadSocket(join(dir, `${randomUUID()}.in`));
   const sidecar = await runSidecar(t, { ipc: { dir } });
-  t.is(sidecar.logged('info', 'stale pair removed').length, 1);
+  await waitFor(() => sidecar.logged('info', 'stale pair removed').length === 1, {
+    what: 'the pair removed',
+  });
   t.deepEqual(
     readdirSync(dir).filter((name) => !name.startsWith('.')),
     [],
