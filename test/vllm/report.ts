@@ -21,11 +21,6 @@ export interface Row {
   readonly parts: readonly string[];
 }
 
-export const HEADER = [
-  '| engines | frontend | way in | engines × clients | requests | observations | tokens | nothing cached | cached prefixes, n=3 | cancelled, stop strings | vLLM’s own decoder |',
-  '|---|---|---|---|---|---|---|---|---|---|---|',
-].join('\n');
-
 export function markdownRow({ layout, offline, clients, requests, count, sum, parts }: Row): string {
   const frontend = offline ? `LLM() ${layout.version}` : frontendName(layout);
   const cells = [layout.version, frontend, layout.mode, `${layout.engines} × ${clients}`];
