@@ -1,3 +1,4 @@
+import { MAX_SOCKET_PATH_BYTES } from '../proxy/address.js';
 import {
   formatEndpoint,
   type HostAndPort,
@@ -8,9 +9,6 @@ import {
 } from './network.js';
 import type { SettingName } from './schema.js';
 import type { Settings } from './settings.js';
-
-/** unix(7): sun_path holds 108 bytes with its final zero. */
-const MAX_SOCKET_PATH_BYTES = 107;
 
 /** What steptap appends to ipc.dir: a slash, vLLM's UUID, and `.up` for the socket that it moved aside. */
 const SOCKET_NAME_BYTES = 1 + 36 + 3;
