@@ -116,7 +116,10 @@ export class Frontend {
     if (this.#addresses !== null) this.#options.logger.info('a new vLLM has started: requests begin anew');
     this.#addresses = addresses;
     this.#fold();
-    for (const { client } of this.clients) this.#options.telemetry.set('tracked_requests', { client }, 0);
+    for (const tracker of this.clients) {
+      this.#options.telemetry.set('tracked_requests', { client: tracker.client }, 0);
+      tracker.retire();
+    }
     this.#clients = new Map();
     this.#adoptedBefore = 0;
     this.#lostEngines.clear();

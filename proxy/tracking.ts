@@ -1,7 +1,7 @@
 /**
  * Which requests of one frontend client are in flight. semantics.md S3, S7, S13.
  */
-import type { EncodedId } from './encoded-id.js';
+import { type SlotOwner, walker } from './vllm/output-walker.js';
 
 /** A request between its ADD and its finish or ABORT. */
 export interface Request {
@@ -10,16 +10,12 @@ export interface Request {
   readonly promptLength: number;
   /** Whether `tracking.requestIds` selects it. Others are followed as well, so that their outputs cost no look-up. */
   readonly selected: boolean;
-  /** False once finished or aborted; whoever kept a reference must look the id up again. */
-  live: boolean;
   /** Prefill stats have been seen: further ones are a repetition (S10). */
   prefillReported: boolean;
   /** The uncached prompt has been counted, at the first output of an engine without prefill stats (S11). */
   promptCounted: boolean;
-  /** The id as it stands in batches, once it stood in one; see batch-requests.ts. */
-  encodedId: EncodedId | null;
-  /** The request whose output came behind this one's in the last batch that held both. */
-  next: Request | null;
+  /** Where the walker knows it, once it stood in a batch; 0: nowhere. */
+  slot: number;
 }
 
 /**
@@ -28,11 +24,16 @@ export interface Request {
  */
 const MAX_CLOSED_IDS = 65_536;
 
-export class RequestTracker {
+let owners = 0;
+
+export class RequestTracker implements SlotOwner {
   /** Index of the frontend client, as decimal text (a label). */
   readonly client: string;
+  readonly slotOwner = owners++;
   readonly #selects: (id: string) => boolean;
   readonly #requests = new Map<string, Request>();
+  readonly #bySlot = new Map<number, Request>();
+  #isRetired = false;
   /** Ids closed since the restart; null while nothing is to be adopted. */
   #closed: Set<string> | null = null;
   #selected = 0;
@@ -73,16 +74,43 @@ export class RequestTracker {
     return adopted;
   }
 
+  slotOf(id: string): number {
+    const request = this.#requests.get(id);
+    if (request === undefined || this.#isRetired) return 0;
+    if (request.slot === 0) {
+      request.slot = walker.allocateSlot(this.slotOwner, id, request.selected);
+      if (request.slot !== 0) this.#bySlot.set(request.slot, request);
+    }
+    return request.slot;
+  }
+
+  /** The request that has this slot. */
+  at(slot: number): Request | undefined {
+    return this.#bySlot.get(slot);
+  }
+
+  /** Another vLLM has come: what still flows from the old one is counted, but takes no more room. */
+  retire(): void {
+    this.#isRetired = true;
+    for (const request of this.#bySlot.values()) this.#leaveSlot(request);
+  }
+
   /** Finished or aborted; an id that is not in flight is remembered as closed all the same. */
   close(id: string): void {
     const request = this.#requests.get(id);
     if (request !== undefined) {
-      request.live = false;
-      request.next = null; // or a chain of finished requests would be kept alive
+      this.#leaveSlot(request);
       if (request.selected) this.#selected--;
       this.#requests.delete(id);
     }
     if (this.#closed !== null) this.#remember(this.#closed, id);
+  }
+
+  #leaveSlot(request: Request): void {
+    if (request.slot === 0) return;
+    walker.freeSlot(request.slot);
+    this.#bySlot.delete(request.slot);
+    request.slot = 0;
   }
 
   #open(id: string, promptLength: number): Request {
@@ -91,11 +119,9 @@ export class RequestTracker {
       id,
       promptLength,
       selected,
-      live: true,
       prefillReported: false,
       promptCounted: false,
-      encodedId: null,
-      next: null,
+      slot: 0,
     };
     this.#requests.set(id, request);
     if (selected) this.#selected++;

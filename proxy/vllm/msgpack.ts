@@ -1,6 +1,7 @@
 /**
- * Walks MessagePack in place: lengths and positions only, no value is built. For the data path; everything else
- * is read with @msgpack/msgpack, which a test also holds against these functions.
+ * Walks MessagePack in place: lengths and positions only, no value is built. For ADDs, which hold prompts, and INIT;
+ * batches are read by proxy/wasm/output-walker.ts. Everything else is read with @msgpack/msgpack, which tests also
+ * hold against these functions.
  *
  * A position below zero is a failure, so a caller checks once at the end of a step. Nothing is read at or past
  * `end`, whatever the bytes claim.
@@ -14,14 +15,6 @@ const TRUNCATED = -1;
 export const MALFORMED = -2;
 
 export const NIL = 0xc0;
-
-export function isInteger(byte: number): boolean {
-  return byte < 0x80 || byte >= 0xe0 || (byte >= 0xcc && byte <= 0xd3);
-}
-
-export function isMap(byte: number): boolean {
-  return (byte >= 0x80 && byte < 0x90) || byte === 0xde || byte === 0xdf;
-}
 
 export function isArray(byte: number): boolean {
   return (byte >= 0x90 && byte < 0xa0) || byte === 0xdc || byte === 0xdd;
@@ -125,40 +118,5 @@ export class Header {
     this.size = bytes.readUIntBE(at + 1, sizeBytes);
     this.at = at + 1 + sizeBytes;
     return true;
-  }
-}
-
-/**
- * The number at `at` (any integer or float width), or null when something else stands there. 64-bit integers
- * past 2^53 lose their low bits, as they do in any JavaScript number. The caller has checked with `skipValues`
- * that the value is whole.
- */
-export function numberAt(bytes: Buffer, at: number): number | null {
-  const byte = bytes[at] as number;
-  if (byte < 0x80) return byte;
-  if (byte >= 0xe0) return byte - 0x100;
-  switch (byte) {
-    case 0xca:
-      return bytes.readFloatBE(at + 1);
-    case 0xcb:
-      return bytes.readDoubleBE(at + 1);
-    case 0xcc:
-      return bytes.readUInt8(at + 1);
-    case 0xcd:
-      return bytes.readUInt16BE(at + 1);
-    case 0xce:
-      return bytes.readUInt32BE(at + 1);
-    case 0xcf:
-      return Number(bytes.readBigUInt64BE(at + 1));
-    case 0xd0:
-      return bytes.readInt8(at + 1);
-    case 0xd1:
-      return bytes.readInt16BE(at + 1);
-    case 0xd2:
-      return bytes.readInt32BE(at + 1);
-    case 0xd3:
-      return Number(bytes.readBigInt64BE(at + 1));
-    default:
-      return null;
   }
 }

@@ -23,6 +23,7 @@ const HIGHEST_HIGH_WORD = 0x1f_ffff;
 /** READY carries a socket type and an identity of at most 255 bytes; anything longer is not needed. */
 const MAX_COMMAND_BYTES = 4096;
 const FIRST_GATHER_BYTES = 4096;
+const NOTHING = Buffer.alloc(0);
 
 /** Why a connection can't be cut any further. */
 export type FramingFault = 'not_zmtp' | 'mechanism' | 'reserved_flags' | 'frame_length';
@@ -34,6 +35,8 @@ export interface FrameSink {
   frame(index: number, bytes: Buffer, start: number, end: number, length: number): void;
   /** The message of `frames` frames has ended. */
   message(frames: number): void;
+  /** A chunk has been cut to its end: the bytes that `frame` was handed will change. */
+  pushed?(): void;
   /** A command frame (READY, PING, …): name-length, name, data. Only the first 4 KiB of it. */
   command(body: Buffer): void;
 }
@@ -84,6 +87,7 @@ export class FrameCutter {
       else if (this.#headerLength > 0) at = this.#continueHeader(chunk, at, end);
       else at = this.#readFrame(chunk, at, end);
     }
+    this.sink.pushed?.();
   }
 
   #readGreeting(greeting: Buffer, chunk: Buffer): number {
@@ -144,7 +148,7 @@ export class FrameCutter {
     this.#left = length;
     this.#wanted = this.#wantedOf(flags, length);
     this.#gatheredLength = 0;
-    if (this.#wanted > 0) this.#gathered = Buffer.allocUnsafe(Math.min(this.#wanted, FIRST_GATHER_BYTES));
+    if (this.#wanted > 0) this.#gathered = NOTHING;
   }
 
   #continueBody(chunk: Buffer, at: number, end: number): number {
@@ -160,7 +164,9 @@ export class FrameCutter {
     const needed = this.#gatheredLength + count;
     let gathered = this.#gathered as Buffer;
     if (needed > gathered.length) {
-      const grown = Buffer.allocUnsafe(Math.min(this.#wanted, Math.max(needed, gathered.length * 2)));
+      const grown = Buffer.allocUnsafe(
+        Math.min(this.#wanted, Math.max(needed, gathered.length * 2, FIRST_GATHER_BYTES)),
+      );
       gathered.copy(grown, 0, 0, this.#gatheredLength);
       gathered = this.#gathered = grown;
     }
@@ -171,7 +177,10 @@ export class FrameCutter {
   #endBody(at: number): void {
     const gathered = this.#gathered;
     this.#gathered = null;
-    if (gathered !== null) this.#handOver(this.#flags, gathered, 0, this.#gatheredLength, this.#length);
+    if (gathered !== null) {
+      const body = gathered.subarray(0, this.#gatheredLength);
+      this.#handOver(this.#flags, body, 0, this.#gatheredLength, this.#length);
+    }
     this.#wanted = 0;
     this.#endFrame(this.#flags, at);
   }

@@ -61,8 +61,8 @@ function walkOnly(): (frame: Buffer) => void {
 }
 
 function walkAndCount(ids: readonly string[]): (frame: Buffer) => void {
-  const batch = new OutputBatch();
   const tracker = new RequestTracker('0', () => true);
+  const batch = new OutputBatch(tracker);
   for (const id of ids) tracker.add(id, 15);
   let tokens = 0;
   const observer = {

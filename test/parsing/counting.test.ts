@@ -1,13 +1,12 @@
 import { encode } from '@msgpack/msgpack';
 import test, { type ExecutionContext } from 'ava';
 import fc from 'fast-check';
-import { BatchRequests } from '../../proxy/batch-requests.js';
 import { type Engine, Engines } from '../../proxy/engines.js';
 import { idFilter } from '../../proxy/id-filter.js';
 import { StepCounter } from '../../proxy/step-counter.js';
 import { Telemetry } from '../../proxy/telemetry.js';
 import { RequestTracker } from '../../proxy/tracking.js';
-import { OutputBatch } from '../../proxy/vllm/output-batch.js';
+import { ListedRow, OutputBatch } from '../../proxy/vllm/output-batch.js';
 import { budget, isComplete, same } from './budget.js';
 import { type Batch, CountingModel, type Counts, type Row } from './counting-model.js';
 
@@ -55,7 +54,7 @@ class Counting {
   readonly #telemetry = new Telemetry();
   readonly #engines: Engines;
   readonly #counters = new Map<number, StepCounter>();
-  readonly #batch = new OutputBatch();
+  readonly #batch: OutputBatch;
 
   constructor(selects: (id: string) => boolean) {
     const observer = {
@@ -63,6 +62,7 @@ class Counting {
       observe: (engine: number, tokens: number) => void this.observations.push([engine, tokens]),
     };
     this.tracker = new RequestTracker('0', selects);
+    this.#batch = new OutputBatch(this.tracker);
     this.#engines = new Engines(observer, () => undefined);
     for (const engine of KNOWN) this.#engines.add(engine);
     for (const engine of [...KNOWN, 7]) {
@@ -215,8 +215,8 @@ test('for any order, finishes, returns and lengths of ids the places of the last
   fc.assert(
     fc.property(fc.array(step, { minLength: 2, maxLength: 8 }), (steps) => {
       const tracker = new RequestTracker('0', () => true);
-      const requests = new BatchRequests(tracker);
-      const batch = new OutputBatch();
+      const batch = new OutputBatch(tracker);
+      const listed = new ListedRow();
       for (const id of ids) tracker.add(id, 1);
       const order = [...ids];
       for (const { swaps, from, count, repeat, ended, added, finishes } of steps) {
@@ -225,14 +225,31 @@ test('for any order, finishes, returns and lengths of ids the places of the last
         for (const index of added) tracker.add(ids[index] as string, 1);
         const named = order.slice(from, from + count);
         if (repeat !== null) named.splice(repeat % (named.length + 1), 0, ids[repeat] as string);
-        const bytes = Buffer.from(encode([0, named.map((id) => [id, [1]])]));
+        // Each id weighs another power of two, as far as there are bits, so that the sum tells which were found.
+        const finishing = new Set(finishes.map((index) => ids[index] as string));
+        const weights = named.map((_, index) => 1 + (index % 12) * 7);
+        const rows = named.map((id, index) => [
+          id,
+          Array(weights[index]).fill(1),
+          ...Array(3).fill(null),
+          finishing.has(id) ? 0 : null,
+        ]);
+        const bytes = Buffer.from(encode([0, rows]));
         t.is(batch.read(bytes, 0, bytes.length), null);
-        requests.begin();
-        const finishing = new Set(finishes.map((index) => ids[index]));
-        for (const [index, id] of named.entries()) {
-          const found = requests.find(batch, index);
-          if (found !== tracker.find(id)) t.fail(`${id} at ${index}`);
-          if (finishing.has(id)) tracker.close(id);
+        // A plain row is one of a request in flight that no row before it has finished.
+        const plain = named.flatMap((id, index) =>
+          tracker.find(id) !== undefined && !finishing.has(id) ? [weights[index] as number] : [],
+        );
+        t.is(
+          batch.plainTokens,
+          plain.reduce((sum, weight) => sum + weight, 0),
+        );
+        t.is(batch.listed, named.length - plain.length);
+        for (let index = 0; index < batch.listed; index++) {
+          batch.row(index, listed);
+          const id = batch.idOf(listed);
+          t.is(tracker.at(listed.slot), tracker.find(id), id);
+          if (listed.finished) tracker.close(id);
         }
         bytes.fill(0);
       }
@@ -244,24 +261,21 @@ test('for any order, finishes, returns and lengths of ids the places of the last
 test('a batch of ids in the order of the last one is found again without a look-up', (t) => {
   let lookups = 0;
   const tracker = new (class extends RequestTracker {
-    override find(id: string) {
+    override slotOf(id: string) {
       lookups++;
-      return super.find(id);
+      return super.slotOf(id);
     }
   })('0', () => true);
   const ids = Array.from({ length: 256 }, (_, index) => `chatcmpl-${index}`);
   for (const id of ids) tracker.add(id, 1);
-  const requests = new BatchRequests(tracker);
-  const batch = new OutputBatch();
+  const batch = new OutputBatch(tracker);
   const find = (of: readonly string[], finished?: string) => {
-    const bytes = Buffer.from(encode([0, of.map((id) => [id, [1]])]));
-    batch.read(bytes, 0, bytes.length);
+    const rows = of.map((id) => [id, [1], null, null, null, id === finished ? 0 : null]);
+    const bytes = Buffer.from(encode([0, rows]));
     lookups = 0;
-    requests.begin();
-    for (const [row, id] of of.entries()) {
-      requests.find(batch, row);
-      if (id === finished) tracker.close(id);
-    }
+    batch.read(bytes, 0, bytes.length);
+    t.is(batch.plainTokens, of.length - (finished === undefined ? 0 : 1));
+    if (finished !== undefined) tracker.close(finished);
     return lookups;
   };
   t.is(find(ids), 256);
@@ -274,6 +288,33 @@ test('a batch of ids in the order of the last one is found again without a look-
   // One that a batch itself finishes leaves no gap.
   t.is(find(ids.slice(100), ids[150]), 0);
   t.is(find(ids.slice(100).filter((id) => id !== ids[150])), 0);
+});
+
+test('requests of two clients with the same ids are kept apart, and slots are used again', (t) => {
+  const ids = ['chatcmpl-0001', 'x'.repeat(112), 'x'.repeat(113), 'x'.repeat(300)];
+  const bytes = Buffer.from(encode([0, ids.map((id) => [id, [1, 2]])]));
+  const [one, other] = ['0', '1'].map((client) => new RequestTracker(client, () => client === '0'));
+  const reading = (tracker: RequestTracker | undefined) => {
+    if (tracker === undefined) throw new Error('no tracker');
+    const batch = new OutputBatch(tracker);
+    batch.read(bytes, 0, bytes.length);
+    batch.read(bytes, 0, bytes.length);
+    return [batch.plainTokens, batch.plainUntracked, batch.listed];
+  };
+  for (const id of ids) one?.add(id, 1);
+  t.deepEqual(reading(one), [4, 0, 2], 'two ids fit into a slot');
+  t.deepEqual(reading(other), [0, 0, 4]);
+  for (const id of ids) other?.add(id, 1);
+  t.deepEqual(reading(other), [0, 2, 2]);
+  const slots = ids.map((id) => one?.slotOf(id));
+  for (const id of ids) one?.close(id);
+  t.deepEqual(reading(one), [0, 0, 4]);
+  t.deepEqual(reading(other), [0, 2, 2]);
+  for (const id of ids) one?.add(id, 1);
+  t.deepEqual(ids.map((id) => one?.slotOf(id)).sort(), slots.sort());
+  one?.retire();
+  t.deepEqual(reading(one), [0, 0, 4], 'they are found, but have no slots any more');
+  t.not(one?.find('chatcmpl-0001'), undefined);
 });
 
 /**
@@ -361,12 +402,11 @@ test('S13: an id from before the restart is adopted once; one that ended since i
   tracker.close('aborted');
   t.is(tracker.find('aborted'), undefined);
   const old = tracker.find('old');
-  t.true(old?.live);
+  t.not(old, undefined);
   t.is(tracker.find('old'), old);
   t.is(tracker.adoptedCount, 1);
   tracker.close('old');
   t.is(tracker.find('old'), undefined);
-  t.false(old?.live);
   t.false(tracker.find('left out')?.selected);
   t.deepEqual(
     [tracker.adoptedCount, tracker.trackedCount],
@@ -381,7 +421,7 @@ test('S13: the ids that ended are forgotten, oldest first, so that they take no 
   for (let index = 0; index <= 65_536; index++) tracker.close(`r${index}`);
   t.is(tracker.find('r1'), undefined);
   t.is(tracker.find('r65536'), undefined);
-  t.true(tracker.find('r0')?.live);
+  t.not(tracker.find('r0'), undefined);
 });
 
 test('T24: counts that are no counts are reported, and 0', (t) => {

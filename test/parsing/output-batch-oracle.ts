@@ -3,7 +3,8 @@
  * protocol.md ("Outputs") and semantics.md. Written apart from proxy/vllm/output-batch.ts, so that one does not
  * repeat the other's mistake.
  */
-import type { DecodeFault, OutputBatch } from '../../proxy/vllm/output-batch.js';
+import { type DecodeFault, ListedRow, type OutputBatch } from '../../proxy/vllm/output-batch.js';
+import { walker } from '../../proxy/vllm/output-walker.js';
 import { decodeWhole, isInteger, isMap } from './msgpack-values.js';
 
 export interface OutputRow {
@@ -39,16 +40,21 @@ export function walkerReading(
   start: number,
   end: number,
 ): Reading | { readonly fault: DecodeFault } {
-  const fault = batch.read(bytes, start, end);
+  // As in the relay: with what comes before and behind it in the chunk.
+  const fault = batch.readLoaded(walker.load(bytes), start, end);
   if (fault !== null) return { fault };
-  const orNull = (value: number | undefined) => (value === -1 ? null : (value as number));
-  const rows = Array.from({ length: batch.length }, (_, row) => ({
-    id: batch.bytes.toString('utf8', batch.idStart[row], batch.idEnd[row]),
-    tokens: batch.tokens[row] as number,
-    finished: batch.finished[row] === 1,
-    computed: orNull(batch.computed[row]),
-    cached: orNull(batch.cached[row]),
-  }));
+  const orNull = (value: number) => (value === -1 ? null : value);
+  const row = new ListedRow();
+  const rows = Array.from({ length: batch.listed }, (_, index) => {
+    batch.row(index, row);
+    return {
+      id: batch.idOf(row),
+      tokens: row.tokens,
+      finished: row.finished,
+      computed: orNull(row.computed),
+      cached: orNull(row.cached),
+    };
+  });
   const { engineIndex, hasSchedulerStats, invalidCounts } = batch;
   return {
     engineIndex,

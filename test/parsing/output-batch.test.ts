@@ -4,7 +4,6 @@ import fc from 'fast-check';
 import { OutputBatch } from '../../proxy/vllm/output-batch.js';
 import * as mp from '../support/msgpack-encoder.js';
 import { budget, isComplete, same } from './budget.js';
-import { guardedBytes } from './guarded-bytes.js';
 import { fraction, integer, text, value, width } from './msgpack-values.js';
 import { expectedReading, walkerReading } from './output-batch-oracle.js';
 
@@ -140,11 +139,58 @@ test('a batch of more rows than ever before is read as a whole, and the next sma
   }
 });
 
+/** Scheduler stats are skipped where a frame ends like the last one: none ends like this. */
+function forgetTail(): void {
+  const fields = [0, [['r1', []]], {}, 1.5, ...Array(90).fill(null)];
+  if ('fault' in read(encode(fields))) throw new Error('a batch of many fields is not read');
+}
+
+test('scheduler stats need not be walked, and what stands behind them is never missed', (t) => {
+  const outputs = [['r1', [1]]];
+  const tail = [1.5, null, null, null, null, 'default'];
+  const batchOf = (stats: unknown, ...rest: unknown[]) => Buffer.from(encode([3, outputs, stats, ...rest]));
+  const usual = batchOf({ waiting: 1, hits: [1, 2, 3] }, ...tail);
+  const others = [
+    usual,
+    batchOf({ waiting: 2.5, more: { a: 'x'.repeat(300) } }, 77.25, ...tail.slice(1)),
+    batchOf(null, ...tail),
+    batchOf([1], ...tail),
+    batchOf({}, ...tail),
+    batchOf({ waiting: 1 }, 1.5, null, ['r1', 'r2'], null, null, 'default'),
+    batchOf({ waiting: 1 }, 1.5, null, [], null, null, 'default'),
+    batchOf({ waiting: 1 }, 1.5, null, null, null, null, 'defaulT'),
+    batchOf({ waiting: 1 }, 1.5, null, null, null, null),
+    batchOf({ waiting: 1 }, ...tail, null),
+    batchOf({ waiting: 1 }, 1.5, null, null, 7, null, 'default'),
+    batchOf({ waiting: 1 }, 1.5, null, null, null, 0xc0, 'default'),
+    batchOf({ waiting: 1 }, 1.5, null, null, null, 0xc0c0, 'default'),
+    Buffer.concat([usual, Buffer.of(0xc0)]),
+    usual.subarray(0, -1),
+    Buffer.from(encode([3, [], { waiting: 1 }, ...tail])),
+    Buffer.from(encode([3, null, null, 1.5, ['call', 1, 'x'], null, null, null, 'default'])),
+    Buffer.from(encode(usual)), // the same bytes, as a binary value
+  ];
+  for (const other of others) {
+    forgetTail();
+    const walked = read(other);
+    same(t, walked, expectedReading(other));
+    same(t, read(usual), expectedReading(usual));
+    same(t, read(other), walked);
+    same(t, read(other, 0xc0), walked);
+  }
+  // This is what is given up: stats that are no MessagePack are not noticed. vLLM's frontend ends over such a message.
+  const damaged = Buffer.from(usual);
+  damaged[usual.indexOf('waiting') - 1] = 0xc1;
+  same(t, read(damaged), expectedReading(usual));
+  forgetTail();
+  same(t, read(damaged), { fault: 'malformed' });
+});
+
 /** Whatever the bytes, the answer is the same with other bytes around them. */
 function readAnywhere(t: ExecutionContext, bytes: Uint8Array) {
   const [first, ...others] = [0x00, 0x90, 0xc0, 0xff].map((poison) => read(bytes, poison));
   for (const other of others) same(t, other, first);
-  // At the end of its memory, where a DataView throws that looks further.
+  // At the end of what was loaded; behind it lies what was loaded before.
   same(t, walkerReading(batch, Buffer.from(bytes), 0, bytes.length), first);
   return first as ReturnType<typeof read>;
 }
@@ -199,29 +245,12 @@ test('for any bytes the walker neither throws nor reads past the end', (t) => {
   );
 });
 
-test('whatever the bytes, not even a look is cast past the end', (t) => {
-  const cut = fc.double({ min: 0, max: 1, noNaN: true });
-  const garbage = fc.uint8Array({ maxLength: 40 }).map((bytes) => Buffer.from([0x92, 0x00, 0x91, ...bytes]));
-  const changes = fc.array(fc.tuple(fc.nat(), fc.nat(255)), { maxLength: 2 });
-  fc.assert(
-    fc.property(fc.oneof(frame, garbage), changes, cut, (whole, damages, share) => {
-      const bytes = Buffer.concat([whole, Buffer.alloc(40, 0xd9)]);
-      for (const [at, byte] of damages) bytes[at % whole.length] = byte;
-      const end = Math.ceil(whole.length * share);
-      const plain = walkerReading(batch, bytes, 0, end);
-      same(t, walkerReading(batch, guardedBytes(bytes, end), 0, end), plain);
-      // A DataView looks past the guard, but not past the end of its buffer.
-      same(t, walkerReading(batch, Buffer.from(bytes.subarray(0, end)), 0, end), plain);
-    }),
-    budget(2, 1_500),
-  );
-});
-
 /**
  * Bytes can be wrong in more ways than one, and the walker names the first it meets; but whether they are wrong
  * is not open, nor are the numbers where they are right.
  */
 function compareFaults(t: ExecutionContext, bytes: Buffer): void {
+  forgetTail();
   const reading = readAnywhere(t, bytes);
   const expected = expectedReading(bytes);
   if ('fault' in expected) {
@@ -261,7 +290,6 @@ test('T21: what is no batch has a fault of its own kind', (t) => {
   for (const [fault, bytes] of cases)
     same(t, readAnywhere(t, bytes), { fault } as never, bytes.toString('hex'));
   t.true('fault' in read(Buffer.from('ENGINE_CORE_DEAD')));
-  t.true(batch.idStart.length < 10_000, 'a claimed count makes no columns');
 });
 
 test('a batch in the usual encodings cut anywhere is truncated', (t) => {
