@@ -16,6 +16,7 @@ import net from 'node:net';
 import type { Address } from './address.js';
 import { errnoOf } from './errors.js';
 import { Pump } from './pump.js';
+import { ReadBuffer, withReadBuffer } from './read-buffer.js';
 import type { Tap } from './tap.js';
 import { judgeOpening } from './zmtp/greeting.js';
 
@@ -50,6 +51,7 @@ export class Connection {
   stage: Stage = 'greeting';
   readonly tap: Tap;
   readonly #accepted: net.Socket;
+  readonly #acceptedReads = new ReadBuffer();
   readonly #upstream: () => Address;
   readonly #events: ConnectionEvents;
   #dialled: net.Socket | null = null;
@@ -60,16 +62,16 @@ export class Connection {
 
   /** `upstream` is asked at each attempt: a socket that is handed back gets its old name while one is under way. */
   constructor(accepted: net.Socket, upstream: () => Address, tap: Tap, events: ConnectionEvents) {
-    this.#accepted = accepted;
+    this.#acceptedReads.sink = this.#readOpening;
+    this.#accepted = withReadBuffer(accepted, this.#acceptedReads, streamOptions);
     this.#upstream = upstream;
     this.tap = tap;
     this.#events = events;
-    accepted.on('error', (error) => this.#broken(accepted, error));
-    accepted.on('close', () => this.#ended(accepted));
-    accepted.on('end', () => {
-      if (this.stage === 'greeting') accepted.destroy();
+    this.#accepted.on('error', (error) => this.#broken(this.#accepted, error));
+    this.#accepted.on('close', () => this.#ended(this.#accepted));
+    this.#accepted.on('end', () => {
+      if (this.stage === 'greeting') this.#accepted.destroy();
     });
-    accepted.on('data', this.#readOpening);
   }
 
   /** Ends a connection that has not opened properly. */
@@ -103,7 +105,6 @@ export class Connection {
     const opening = judgeOpening(this.#opening);
     if (opening === 'not_zmtp') this.#fail('not_zmtp');
     if (opening !== 'zmtp3') return;
-    this.#accepted.off('data', this.#readOpening);
     this.#accepted.pause();
     this.stage = 'dialling';
     this.#dialDeadline = performance.now() + DIAL_DEADLINE_MS;
@@ -111,7 +112,8 @@ export class Connection {
   };
 
   #dial(retryAfterMs: number): void {
-    const socket = net.connect({ ...this.#upstream(), allowHalfOpen: true, ...socketOptions });
+    const reads = new ReadBuffer();
+    const socket = net.connect({ ...this.#upstream(), ...streamOptions, ...socketOptions, onread: reads });
     this.#dialled = socket;
     const failed = (error: Error): void => {
       socket.destroy();
@@ -127,11 +129,11 @@ export class Connection {
     socket.on('error', failed);
     socket.once('connect', () => {
       socket.off('error', failed);
-      this.#join(socket);
+      this.#join(socket, reads);
     });
   }
 
-  #join(dialled: net.Socket): void {
+  #join(dialled: net.Socket, reads: ReadBuffer): void {
     if (this.stage !== 'dialling') {
       dialled.destroy();
       return;
@@ -140,8 +142,8 @@ export class Connection {
     const accepted = this.#accepted;
     dialled.on('error', (error) => this.#broken(dialled, error));
     dialled.on('close', () => this.#ended(dialled));
-    const toFrontend = new Pump(accepted, dialled, this.tap, this.tap.toFrontend);
-    const toEngine = new Pump(dialled, accepted, this.tap, this.tap.toEngine);
+    const toFrontend = new Pump(accepted, this.#acceptedReads, dialled, this.tap, this.tap.toFrontend);
+    const toEngine = new Pump(dialled, reads, accepted, this.tap, this.tap.toEngine);
     this.#pumps = [toFrontend, toEngine];
     this.#events.joined();
     toFrontend.start(this.#opening, (opening) => {
@@ -195,6 +197,9 @@ export class Connection {
     this.#events.closed();
   }
 }
+
+/** Above what one read brings, so that `drain` comes only when a peer has fallen behind. */
+const streamOptions = { allowHalfOpen: true, writableHighWaterMark: 128 * 1024 } as const;
 
 /** Small messages must not wait for an acknowledgement, and a peer whose machine died must be noticed. */
 export const socketOptions = { noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 } as const;

@@ -94,7 +94,7 @@ export class Endpoint {
    * Throws STEPTAP_LISTEN, naming the address, when it is in use, forbidden or does not exist here.
    */
   async listen(address: Address): Promise<Address> {
-    const server = net.createServer({ allowHalfOpen: true, pauseOnConnect: false, ...socketOptions });
+    const server = net.createServer({ allowHalfOpen: true, pauseOnConnect: true, ...socketOptions });
     server.on('connection', (socket) => this.#accept(socket));
     await new Promise<void>((resolve, reject) => {
       server.once('error', (error) => reject(listenError(address, error)));

@@ -1,5 +1,6 @@
 /** One direction of a joined connection: what `from` sends is written to `to`, whole messages at a time, and shown to the tap. */
 import type { Socket } from 'node:net';
+import type { ReadBuffer } from './read-buffer.js';
 import type { Tap, TapDirection } from './tap.js';
 import { WholeMessages } from './whole-messages.js';
 import { SIGNATURE_LENGTH } from './zmtp/greeting.js';
@@ -7,6 +8,7 @@ import { SIGNATURE_LENGTH } from './zmtp/greeting.js';
 export class Pump {
   stopped = false;
   readonly #from: Socket;
+  readonly #reads: ReadBuffer;
   readonly #to: Socket;
   readonly #tap: Tap;
   readonly #direction: TapDirection;
@@ -16,8 +18,9 @@ export class Pump {
   #isRewriting = false;
   #hasEnded = false;
 
-  constructor(from: Socket, to: Socket, tap: Tap, direction: TapDirection) {
+  constructor(from: Socket, reads: ReadBuffer, to: Socket, tap: Tap, direction: TapDirection) {
     this.#from = from;
+    this.#reads = reads;
     this.#to = to;
     this.#tap = tap;
     this.#direction = direction;
@@ -38,12 +41,12 @@ export class Pump {
     // An end that came while the frontend was dialled has been emitted, pause or not.
     if (from.readableEnded) this.#onEnd();
     if (accepts !== null && opening.length <= SIGNATURE_LENGTH) {
-      from.once('data', (chunk: Buffer) => {
+      this.#reads.sink = (chunk) => {
         if (!accepts(Buffer.concat([opening, chunk]))) return;
-        from.on('data', this.#relay);
+        this.#reads.sink = this.#relay;
         this.#relay(chunk);
-      });
-    } else from.on('data', this.#relay);
+      };
+    } else this.#reads.sink = this.#relay;
     if (!to.writableNeedDrain && !this.#isRewriting) from.resume();
   }
 
@@ -61,7 +64,7 @@ export class Pump {
   #stop(): void {
     if (this.stopped) return;
     this.stopped = true;
-    this.#from.off('data', this.#relay);
+    this.#reads.sink = () => undefined;
     this.#from.pause();
     this.#onStopped?.();
   }
@@ -103,7 +106,8 @@ export class Pump {
     for (const piece of pieces) to.write(piece);
     if (pieces.length > 1) to.uncork();
     if (this.#onStopped !== null && pieces.length > 0 && this.#messages.atBoundary) this.#stop();
-    // write() asks for a pause at 16 KiB even when the kernel has taken it all by now.
-    if (to.writableNeedDrain && to.writableLength > 0) this.#from.pause();
+    if (to.writableLength === 0) return; // the kernel has taken it all
+    this.#reads.release();
+    if (to.writableNeedDrain) this.#from.pause();
   }
 }

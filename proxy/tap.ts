@@ -101,7 +101,7 @@ export class Tap {
   /** The bytes to send on in place of `chunk`; a promise while INIT waits for its listeners. */
   rewrite(direction: TapDirection, chunk: Buffer): Buffer | Promise<Buffer> {
     if (this.rewriter === null || direction !== this.toEngine) return chunk;
-    return this.rewriter.push(chunk);
+    return this.rewriter.push(Buffer.from(chunk)); // which holds it back, while the next one is read into its place
   }
 
   read(direction: TapDirection, chunk: Buffer): void {

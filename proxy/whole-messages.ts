@@ -67,8 +67,9 @@ export class WholeMessages {
     return held;
   }
 
+  /** Copies: the next chunk is read into the place of this one. */
   #hold(bytes: Buffer): void {
-    this.#held.push(bytes);
+    this.#held.push(Buffer.from(bytes));
     this.#heldBytes += bytes.length;
     // A Buffer of one byte takes some 800: a peer that sends byte by byte must not make 64 KiB of that 50 MB.
     if (this.#held.length > MAX_HELD_PIECES) this.#held = [Buffer.concat(this.#held)];
