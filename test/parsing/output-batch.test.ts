@@ -1,7 +1,8 @@
 import { ExtData, encode } from '@msgpack/msgpack';
 import test, { type ExecutionContext } from 'ava';
 import fc from 'fast-check';
-import { OutputBatch } from '../../proxy/vllm/output-batch.js';
+import { ListedRow, OutputBatch } from '../../proxy/vllm/output-batch.js';
+import { walker } from '../../proxy/vllm/output-walker.js';
 import * as mp from '../support/msgpack-encoder.js';
 import { budget, isComplete, same } from './budget.js';
 import { fraction, integer, text, value, width } from './msgpack-values.js';
@@ -137,6 +138,24 @@ test('a batch of more rows than ever before is read as a whole, and the next sma
     t.deepEqual(reading, expectedReading(bytes));
     t.is('fault' in reading ? -1 : reading.rows.length, rows);
   }
+});
+
+test('a batch of more than a mebibyte does not make the memory grow that stays', (t) => {
+  const before = walker.bytes.length;
+  const outputs = Array.from({ length: 20_000 }, (_, row) => [`${'x'.repeat(60)}-${row}`, [row, row]]);
+  const bytes = Buffer.from(encode([3, outputs, { step: 1 }, 1.5, null, ['r1', 'r2']]));
+  t.is(batch.read(bytes, 0, bytes.length), null);
+  t.is(batch.listed, outputs.length);
+  const row = new ListedRow();
+  for (const [index, [id]] of outputs.entries()) {
+    batch.row(index, row);
+    if (batch.idOf(row) !== id || row.tokens !== 2) t.fail(`row ${index} is ${batch.idOf(row)}`);
+  }
+  t.like(batch, { engineIndex: 3, hasSchedulerStats: true, finishedRequests: ['r1', 'r2'] });
+  t.is(walker.bytes.length, before);
+  const small = Buffer.from(encode([1, [['r1', [1]]]]));
+  t.is(batch.read(small, 0, small.length), null);
+  t.like(batch, { engineIndex: 1, listed: 1 });
 });
 
 /** Scheduler stats are skipped where a frame ends like the last one: none ends like this. */

@@ -83,6 +83,7 @@ function started(sink: FrameSink): FrameCutter {
   return cutter;
 }
 
+const NILS = Array(15).fill(null);
 const batch = (...outputs: unknown[]) => pack([0, outputs, null, 1.5]);
 
 test('T21: garbage on an output connection is a decode error by its kind, and what follows is counted', (t) => {
@@ -126,6 +127,33 @@ test('T22: a message with auxiliary frames is counted from its first one, once',
   const auxiliary = Array.from({ length: 4 }, (_, index) => batch(['r1', Array(index).fill(1)]));
   connections.answer(batch(['r1', [1, 2, 3]]), ...auxiliary);
   t.deepEqual(connections.observations, [3]);
+});
+
+test('T22: between the frames of a message other connections are read, and its chunk is overwritten', (t) => {
+  const [one, other] = [new Connections(), new Connections()];
+  one.send(ADD, pack(['r1', [1]]));
+  other.send(ADD, pack(['r2', [1]]));
+  const bytes = messageBytes([batch(['r1', [1, 2, 3], ...NILS]), Buffer.alloc(100)]);
+  for (const cut of [bytes.length - 100, bytes.length - 1]) {
+    const chunk = Buffer.from(bytes.subarray(0, cut));
+    one.outputs.push(chunk);
+    chunk.fill(0);
+    other.answer(batch(['r2', [1, 2, 3, 4, 5], ...NILS], ['r9', [7]]));
+    one.outputs.push(bytes.subarray(cut));
+  }
+  t.deepEqual(one.observations, [3, 3]);
+  t.deepEqual(other.observations, [5, 5]);
+});
+
+test('chunks may come in the same buffer, one after the other', (t) => {
+  const connections = new Connections();
+  connections.send(ADD, pack(['r1', [1]]));
+  const buffer = Buffer.alloc(1000);
+  for (const tokens of [3, 1, 2]) {
+    const length = messageBytes([batch(['r1', Array(tokens).fill(1), ...NILS])]).copy(buffer);
+    connections.outputs.push(buffer.fill(0, length)); // and frames of no bytes behind it
+  }
+  t.deepEqual(connections.observations, [3, 1, 2]);
 });
 
 test('a message counts when it is whole, not before', (t) => {
