@@ -18,7 +18,7 @@ import { errnoOf } from './errors.js';
 import { Pump } from './pump.js';
 import { ReadBuffer, withReadBuffer } from './read-buffer.js';
 import type { Tap } from './tap.js';
-import { judgeOpening } from './zmtp/greeting.js';
+import { judgeOpening, SIGNATURE_LENGTH } from './zmtp/greeting.js';
 
 /** Between bind and listen a frontend's socket refuses for some milliseconds, a frontend that restarts for longer. */
 const DIAL_DEADLINE_MS = 10_000;
@@ -100,15 +100,17 @@ export class Connection {
     this.#dialled?.destroySoon();
   };
 
-  readonly #readOpening = (chunk: Buffer): void => {
-    this.#opening = Buffer.concat([this.#opening, chunk]);
-    const opening = judgeOpening(this.#opening);
-    if (opening === 'not_zmtp') this.#fail('not_zmtp');
-    if (opening !== 'zmtp3') return;
+  /** Takes nothing: what has come stays in the buffer until there is somewhere to send it. */
+  readonly #readOpening = (opening: Buffer): number => {
+    const verdict = judgeOpening(opening);
+    if (verdict === 'not_zmtp') this.#fail('not_zmtp');
+    if (verdict !== 'zmtp3' || this.stage !== 'greeting') return 0;
+    this.#opening = Buffer.from(opening.subarray(0, SIGNATURE_LENGTH + 1));
     this.#accepted.pause();
     this.stage = 'dialling';
     this.#dialDeadline = performance.now() + DIAL_DEADLINE_MS;
     this.#dial(DIAL_RETRY_FIRST_MS);
+    return 0;
   };
 
   #dial(retryAfterMs: number): void {

@@ -18,6 +18,7 @@ export class Pump {
   #isRewriting = false;
   #hasEnded = false;
 
+  /** `reads`: what `from` reads into. */
   constructor(from: Socket, reads: ReadBuffer, to: Socket, tap: Tap, direction: TapDirection) {
     this.#from = from;
     this.#reads = reads;
@@ -27,26 +28,28 @@ export class Pump {
   }
 
   /**
-   * Begins with bytes that were read before. `accepts` is asked with all bytes so far until the ZMTP version
+   * Begins with what was read before, `opening`. `accepts` is asked with all bytes so far until the ZMTP version
    * behind the signature has passed; false keeps the last of them back.
    */
   start(opening: Buffer = Buffer.alloc(0), accepts: ((opening: Buffer) => boolean) | null = null): void {
     const from = this.#from;
     const to = this.#to;
+    const reads = this.#reads;
     to.on('drain', () => {
       if (!this.#isRewriting && !this.stopped) from.resume();
     });
     from.on('end', this.#onEnd);
-    if (opening.length > 0) this.#relay(opening);
+    reads.sink = this.#relay;
+    reads.show();
     // An end that came while the frontend was dialled has been emitted, pause or not.
     if (from.readableEnded) this.#onEnd();
     if (accepts !== null && opening.length <= SIGNATURE_LENGTH) {
-      this.#reads.sink = (chunk) => {
-        if (!accepts(Buffer.concat([opening, chunk]))) return;
-        this.#reads.sink = this.#relay;
-        this.#relay(chunk);
+      reads.sink = (chunk) => {
+        if (!accepts(Buffer.concat([opening, chunk]))) return chunk.length;
+        reads.sink = this.#relay;
+        return this.#relay(chunk);
       };
-    } else this.#reads.sink = this.#relay;
+    }
     if (!to.writableNeedDrain && !this.#isRewriting) from.resume();
   }
 
@@ -57,21 +60,27 @@ export class Pump {
   stopAtBoundary(onStopped: () => void): void {
     if (this.#onStopped !== null) return;
     this.#onStopped = onStopped;
-    if (this.#messages.isIdle || this.#from.readableEnded) this.#stop();
+    if ((this.#messages.isIdle && !this.#isRewriting) || this.#from.readableEnded) this.#stop();
     else this.#from.once('close', () => this.#stop());
+  }
+
+  #stopIfAsked(): void {
+    if (this.#onStopped !== null && this.#messages.atBoundary && !this.#isRewriting) this.#stop();
   }
 
   #stop(): void {
     if (this.stopped) return;
     this.stopped = true;
-    this.#reads.sink = () => undefined;
+    this.#reads.sink = takeAll;
     this.#from.pause();
     this.#onStopped?.();
   }
 
-  /** Nothing more will come: what was held back goes on as it is. */
+  /** Nothing more will come: what had to wait goes on as it is. */
   flush(): void {
-    for (const bytes of this.#messages.flush()) this.#to.write(bytes);
+    if (this.stopped) return;
+    this.#reads.sink = this.#pass;
+    this.#reads.show();
   }
 
   readonly #onEnd = (): void => {
@@ -81,11 +90,20 @@ export class Pump {
     this.#to.end();
   };
 
-  readonly #relay = (chunk: Buffer): void => {
-    const rewritten = this.#tap.rewrite(this.#direction, chunk);
+  readonly #relay = (chunk: Buffer): number => {
+    const passing = this.#messages.push(chunk);
+    if (passing === 0) return 0;
+    this.#pass(passing === chunk.length ? chunk : chunk.subarray(0, passing));
+    this.#stopIfAsked();
+    return passing;
+  };
+
+  readonly #pass = (bytes: Buffer): number => {
+    const rewritten = this.#tap.rewrite(this.#direction, bytes);
     if (rewritten instanceof Promise) this.#holdFor(rewritten);
     else this.#write(rewritten);
-    this.#tap.read(this.#direction, chunk);
+    this.#tap.read(this.#direction, bytes);
+    return bytes.length;
   };
 
   #holdFor(rewritten: Promise<Buffer>): void {
@@ -95,19 +113,18 @@ export class Pump {
       this.#isRewriting = false;
       this.#from.resume();
       this.#write(bytes);
+      this.#stopIfAsked();
       if (this.#hasEnded) this.#onEnd();
     });
   }
 
   #write(bytes: Buffer): void {
     const to = this.#to;
-    const pieces = this.#messages.push(bytes);
-    if (pieces.length > 1) to.cork(); // one system call for what was held and what completes it
-    for (const piece of pieces) to.write(piece);
-    if (pieces.length > 1) to.uncork();
-    if (this.#onStopped !== null && pieces.length > 0 && this.#messages.atBoundary) this.#stop();
+    to.write(bytes);
     if (to.writableLength === 0) return; // the kernel has taken it all
-    this.#reads.release();
+    this.#reads.keep();
     if (to.writableNeedDrain) this.#from.pause();
   }
 }
+
+const takeAll = (chunk: Buffer): number => chunk.length;

@@ -1,30 +1,64 @@
 /**
- * The buffer that one socket reads into, again and again. Node's usual way is 64 KiB of fresh memory for each read:
- * page faults, garbage and pauses of its collector that show in latency and in resident memory.
+ * The buffer that one socket reads into, again and again; what its reader does not take yet stays, and the next read
+ * goes behind it:
+ *
+ *     bytes   ░░░taken░░░│──left──│··········
+ *                        ▲start   ▲end        moved to the front before the next read
+ *
+ * Node's usual way is 64 KiB of fresh memory for each read: page faults, garbage, and pauses of its collector that show
+ * in latency and in resident memory.
  */
 import net from 'node:net';
 
+/** Enough for the greeting; connections that carry little stay small. */
 const FIRST_BYTES = 1024;
-const MAX_BYTES = 64 * 1024;
+/** Room for a read of 64 KiB behind a message of 64 KiB that is not whole yet. */
+const MAX_BYTES = 128 * 1024;
 
 export class ReadBuffer implements net.OnReadOpts {
-  /** Takes what has been read. The bytes hold until it returns, unless `release` was called. */
-  sink: (chunk: Buffer) => void = () => undefined;
+  /**
+   * Is shown all bytes that are left, and says how many of them it has taken. They hold until it returns, or for good
+   * when it has called `keep`.
+   */
+  sink: (chunk: Buffer) => number = () => 0;
   #bytes = Buffer.allocUnsafeSlow(FIRST_BYTES);
+  #start = 0;
+  #end = 0;
+  #isKept = false;
 
-  /** Leaves the last chunk to whoever still needs it, such as a write that is under way. */
-  release(): void {
-    this.#bytes = Buffer.allocUnsafeSlow(this.#bytes.length);
+  /** Somebody still needs what was taken, such as a write that is under way: it is not overwritten. */
+  keep(): void {
+    this.#isKept = true;
   }
 
-  // What net.Socket asks: called behind each read, for the next one.
-  readonly buffer = (): Buffer => this.#bytes;
+  /** Shows what is left once more. */
+  show(): void {
+    if (this.#end > this.#start) this.#start += this.sink(this.#bytes.subarray(this.#start, this.#end));
+  }
 
-  readonly callback = (length: number, bytes: Uint8Array): boolean => {
-    this.sink((bytes as Buffer).subarray(0, length));
-    // Connections that carry little keep a small one.
-    if (length === this.#bytes.length && length < MAX_BYTES) this.#bytes = Buffer.allocUnsafeSlow(length * 4);
+  // For net.Socket. It asks for `buffer` at first and behind each `callback`, and only there may bytes be moved.
+  readonly callback = (length: number): boolean => {
+    this.#end += length;
+    this.show();
     return true;
+  };
+
+  readonly buffer = (): Buffer => {
+    const left = this.#end - this.#start;
+    const size = this.#bytes.length;
+    // Half of it is free for a read, as long as no more than 64 KiB are left.
+    const isShort = size < MAX_BYTES && (this.#end === size || left > size / 2);
+    if (isShort || this.#isKept) {
+      const larger = Buffer.allocUnsafeSlow(isShort ? Math.min(size * 4, MAX_BYTES) : size);
+      this.#bytes.copy(larger, 0, this.#start, this.#end);
+      this.#bytes = larger;
+      this.#isKept = false;
+    } else if (left > 0) {
+      this.#bytes.copyWithin(0, this.#start, this.#end);
+    }
+    this.#start = 0;
+    this.#end = left;
+    return left === 0 ? this.#bytes : this.#bytes.subarray(left);
   };
 }
 

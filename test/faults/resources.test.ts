@@ -5,14 +5,13 @@ import net from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import test, { type ExecutionContext } from 'ava';
-import { WholeMessages } from '../../proxy/whole-messages.js';
 import { eventually, temporaryDirectory } from '../support/in-process.js';
 import { batch } from '../support/toxic-load.js';
 import { type Rig, startProcessRig, takenOver, WAYS } from '../support/toxic-rig.js';
 import { totals } from '../support/toxic-stand-ins.js';
 import type { Victim } from '../support/toxic-victim.js';
 import { type RawEngine, RawFrontend, socketFiles } from '../support/toxic-vllm.js';
-import { encodeMessage, greeting, ZmtpPeer } from '../support/toxic-zmtp.js';
+import { greeting, ZmtpPeer } from '../support/toxic-zmtp.js';
 
 const MEBIBYTE = 1024 * 1024;
 const CONNECTIONS = 1000;
@@ -99,18 +98,6 @@ test('a state file that finds no room is counted and logged once, and nothing el
   const failures = await rig.sidecar.sample('steptap_state_write_failures_total', { reason: 'ENOSPC' });
   t.true((failures ?? 0) > 1, `${failures} failures`);
   t.is(rig.sidecar.logged('error', 'state file not written').length, 1);
-});
-
-test('a message that comes byte by byte is held in few pieces, however many reads it took', (t) => {
-  const messages = new WholeMessages();
-  messages.push(greeting());
-  const message = encodeMessage([Buffer.alloc(60_000, 7)]);
-  for (let at = 0; at < message.length - 1; at++)
-    t.deepEqual(messages.push(message.subarray(at, at + 1)), []);
-  const pieces = messages.push(message.subarray(-1));
-  t.deepEqual(Buffer.concat(pieces), message);
-  // A Buffer of one byte takes some 800: without limit the promised 64 KiB would be 50 MB.
-  t.true(pieces.length < 200, `${pieces.length} pieces`);
 });
 
 test('a greeting that is cut off leaves nothing', async (t) => {
