@@ -3,14 +3,11 @@
  * as it came, chunk by chunk, but a message frame is held until it is whole, shown to `rewrite` and, if it was
  * INIT, framed anew. Anything unexpected makes it transparent for good: better uncounted than broken.
  */
+import { areInvalid, COMMAND, LONG, LONG_HEADER, MORE, SHORT_HEADER } from './zmtp/flags.js';
 import { GREETING_LENGTH } from './zmtp/greeting.js';
 
 /** INIT is a map of a few addresses and the parallel configuration: some hundred bytes. */
 const MAX_INIT_BYTES = 1024 * 1024;
-const MORE = 1;
-const LONG = 2;
-const COMMAND = 4;
-const RESERVED = 0xf8;
 const MAX_SHORT_BODY = 255;
 
 /** Gives INIT with other addresses, or null when `body` is not INIT or needs no change. */
@@ -79,8 +76,8 @@ export class InitRewriter {
     const flags = held[0];
     if (flags === undefined) return null;
     const isLong = (flags & LONG) !== 0;
-    const bodyAt = isLong ? 9 : 2;
-    if ((flags & RESERVED) !== 0) this.#isTransparent = true;
+    const bodyAt = isLong ? LONG_HEADER : SHORT_HEADER;
+    if (areInvalid(flags)) this.#isTransparent = true;
     if (this.#isTransparent || held.length < bodyAt) return null;
     const length = isLong ? Number(held.readBigUInt64BE(1)) : (held[1] as number);
     if (length > MAX_INIT_BYTES) this.#isTransparent = true;
@@ -93,7 +90,7 @@ export class InitRewriter {
 
 function frameOf(more: number, body: Buffer): Buffer {
   if (body.length <= MAX_SHORT_BODY) return Buffer.concat([Buffer.of(more, body.length), body]);
-  const header = Buffer.alloc(9);
+  const header = Buffer.alloc(LONG_HEADER);
   header[0] = more | LONG;
   header.writeBigUInt64BE(BigInt(body.length), 1);
   return Buffer.concat([header, body]);

@@ -10,16 +10,9 @@
  * over in place, without a copy; one that crosses chunks is gathered in a buffer that grows with what has really
  * arrived, never with what the header claims; the rest is skipped by length.
  */
+import { areInvalid, COMMAND, LONG, LONG_HEADER, longLength, MORE, SHORT_HEADER } from './flags.js';
 import { GREETING_LENGTH, judgeOpening, mechanismOf } from './greeting.js';
 
-const MORE = 1;
-const LONG = 2;
-const COMMAND = 4;
-const RESERVED = 0xf8;
-const SHORT_HEADER = 2;
-const LONG_HEADER = 9;
-/** Lengths past 2^53 can't be counted in a number; no peer sends 8 PiB. */
-const HIGHEST_HIGH_WORD = 0x1f_ffff;
 /** READY carries a socket type and an identity of at most 255 bytes; anything longer is not needed. */
 const MAX_COMMAND_BYTES = 4096;
 const FIRST_GATHER_BYTES = 4096;
@@ -43,8 +36,6 @@ export interface FrameSink {
 
 export class FrameCutter {
   sink: FrameSink;
-  /** Offset in the last chunk behind which a new message or command begins; -1 when there is none in it. */
-  boundary = -1;
   /** Once set nothing is read any more. */
   fault: FramingFault | null = null;
 
@@ -78,7 +69,6 @@ export class FrameCutter {
   }
 
   push(chunk: Buffer): void {
-    this.boundary = -1;
     if (this.fault !== null) return;
     const end = chunk.length;
     let at = this.#greeting === null ? 0 : this.#readGreeting(this.#greeting, chunk);
@@ -99,7 +89,6 @@ export class FrameCutter {
     } else if (this.#greetingLength === GREETING_LENGTH) {
       if (mechanismOf(greeting) !== 'NULL') this.fault = 'mechanism';
       this.#greeting = null;
-      this.boundary = taken;
     }
     return taken;
   }
@@ -120,7 +109,7 @@ export class FrameCutter {
     }
     const wanted = this.#wantedOf(flags, length);
     if (wanted > 0) this.#handOver(flags, chunk, bodyAt, bodyAt + wanted, length);
-    this.#endFrame(flags, bodyEnd);
+    this.#endFrame(flags);
     return bodyEnd;
   }
 
@@ -136,7 +125,7 @@ export class FrameCutter {
       this.#headerLength = 0;
       if (this.fault !== null) return end;
       this.#beginBody(flags, length);
-      if (length === 0) this.#endBody(at);
+      if (length === 0) this.#endBody();
       return at;
     }
     return at;
@@ -156,7 +145,7 @@ export class FrameCutter {
     const missing = this.#wanted - this.#gatheredLength;
     if (missing > 0) this.#gather(chunk, at, Math.min(taken, missing));
     this.#left -= taken;
-    if (this.#left === 0) this.#endBody(at + taken);
+    if (this.#left === 0) this.#endBody();
     return at + taken;
   }
 
@@ -174,7 +163,7 @@ export class FrameCutter {
     this.#gatheredLength = needed;
   }
 
-  #endBody(at: number): void {
+  #endBody(): void {
     const gathered = this.#gathered;
     this.#gathered = null;
     if (gathered !== null) {
@@ -182,7 +171,7 @@ export class FrameCutter {
       this.#handOver(this.#flags, body, 0, this.#gatheredLength, this.#length);
     }
     this.#wanted = 0;
-    this.#endFrame(this.#flags, at);
+    this.#endFrame(this.#flags);
   }
 
   #wantedOf(flags: number, length: number): number {
@@ -195,28 +184,26 @@ export class FrameCutter {
     else this.sink.frame(this.#index, bytes, start, end, length);
   }
 
-  #endFrame(flags: number, at: number): void {
-    if (flags & COMMAND) {
-      if (this.#index === 0) this.boundary = at;
-    } else if (flags & MORE) {
+  #endFrame(flags: number): void {
+    if (flags & COMMAND) return;
+    if (flags & MORE) {
       this.#index++;
     } else {
       const frames = this.#index + 1;
       this.#index = 0;
-      this.boundary = at;
       this.sink.message(frames);
     }
   }
 
   #acceptFlags(flags: number): boolean {
-    if ((flags & RESERVED) === 0 && (flags & (COMMAND | MORE)) !== (COMMAND | MORE)) return true;
+    if (!areInvalid(flags)) return true;
     this.fault = 'reserved_flags';
     return false;
   }
 
   #longLength(bytes: Buffer, at: number): number {
-    const high = bytes.readUInt32BE(at);
-    if (high > HIGHEST_HIGH_WORD) this.fault = 'frame_length';
-    return high * 0x1_0000_0000 + bytes.readUInt32BE(at + 4);
+    const length = longLength(bytes, at);
+    if (length < 0) this.fault = 'frame_length';
+    return length;
   }
 }

@@ -3,8 +3,10 @@ import test from 'ava';
 import fc from 'fast-check';
 import { ReadBuffer } from '../../proxy/read-buffer.js';
 import { WholeMessages } from '../../proxy/whole-messages.js';
+import { GREETING_LENGTH } from '../../proxy/zmtp/greeting.js';
 import { greeting, message, ready } from '../transparency/zmtp-writer.js';
 import { budget } from './budget.js';
+import { frameBytes, stream } from './zmtp-stream.js';
 
 const OPENING = Buffer.concat([greeting(), ready('PUSH')]);
 const WAITING = 64 * 1024;
@@ -80,6 +82,44 @@ test('for any messages in any cut: every byte comes out once and in order, and s
     budget(1, 3000),
   );
   t.pass();
+});
+
+test('of any stream all but the message that has begun goes on, and of that one what is more than may wait', (t) => {
+  const scaled = fc.tuple(stream, fc.constantFrom(1, 1, 3, 40));
+  const cuts = fc.array(fc.integer({ min: 1, max: 40_000 }), { minLength: 1, maxLength: 8 });
+  let streamed = 0;
+  fc.assert(
+    fc.property(scaled, cuts, ([frames, scale], lengths) => {
+      const reading = new Reading();
+      const parts = [greeting()];
+      const boundaries = [GREETING_LENGTH];
+      let inside = false;
+      let total = GREETING_LENGTH;
+      for (const frame of frames) {
+        const bytes = frameBytes({ ...frame, body: Buffer.concat(Array(scale).fill(frame.body)) });
+        parts.push(bytes);
+        total += bytes.length;
+        if (frame.kind === 'message') inside = frame.more;
+        if (!inside) boundaries.push(total);
+      }
+      const bytes = Buffer.concat(parts);
+      for (let at = 0, i = 0; at < total; i++) {
+        const length = lengths[i % lengths.length] as number;
+        reading.read(bytes.subarray(at, at + length));
+        at = Math.min(at + length, total);
+        const boundary = boundaries.findLast((offset) => offset <= at) ?? at;
+        const { sent, whole } = reading;
+        const isStreaming = at - boundary > WAITING;
+        if (isStreaming) streamed++;
+        // A header that is not whole waits.
+        if (isStreaming ? at - sent > 8 : sent !== boundary) t.fail(`${sent} of ${at}, boundary ${boundary}`);
+        if (whole.atBoundary === isStreaming) t.fail(`at ${at}: at boundary ${whole.atBoundary}`);
+      }
+      if (!Buffer.concat(reading.out).equals(bytes)) t.fail('bytes differ');
+    }),
+    budget(3, 500),
+  );
+  t.true(streamed > 20, `${streamed} times`);
 });
 
 test('a message above 64 KiB streams, and the next one is whole again', (t) => {
