@@ -120,9 +120,14 @@ export class Pump {
 
   #write(bytes: Buffer): void {
     const to = this.#to;
-    to.write(bytes);
-    if (to.writableLength === 0) return; // the kernel has taken it all
-    this.#reads.keep();
+    if (to.writableLength > 0) {
+      // It has to queue. A copy: small ones must not hold a read buffer each.
+      to.write(Buffer.from(bytes));
+    } else {
+      to.write(bytes);
+      if (to.writableLength === 0) return; // the kernel has taken it all
+      this.#reads.keep();
+    }
     if (to.writableNeedDrain) this.#from.pause();
   }
 }

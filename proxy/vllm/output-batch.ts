@@ -2,7 +2,7 @@
  * EngineCoreOutputs, the first frame of a message on an output socket. What a walk over it found: sums over the plain
  * rows, and the rows that have to be judged one by one. See proxy/wasm/output-walker.ts.
  */
-import { MALFORMED, OutputWalker, type SlotOwner, TRUNCATED, walker } from './output-walker.js';
+import { LIST_FULL, largeWalker, MALFORMED, type SlotOwner, TRUNCATED, walker } from './output-walker.js';
 
 /** Why a frame is not a batch. `invalid_shape`: whole MessagePack, but not what vLLM sends. */
 export type DecodeFault = 'empty' | 'truncated' | 'malformed' | 'trailing_bytes' | 'invalid_shape';
@@ -12,7 +12,7 @@ export const NO_PREFILL_STATS = -1;
 /** As `cached`: no num_cached_tokens, as from vLLM 0.20 on. */
 export const NO_CACHED_COUNT = -1;
 
-/** The memory of the walker never shrinks, so larger frames, which hardly come, get one of their own. */
+/** Larger frames hardly come. */
 const MAX_SHARED_BYTES = 1024 ** 2;
 
 const NOTHING: readonly string[] = [];
@@ -46,9 +46,8 @@ export class OutputBatch {
   read(bytes: Buffer, start: number, end: number): DecodeFault | null {
     if (start === end) return 'empty';
     const frame = bytes.subarray(start, end);
-    this.#walker = frame.length > MAX_SHARED_BYTES ? new OutputWalker() : walker;
-    const at = this.#walker.load(frame);
-    return this.#read(at, at + frame.length);
+    this.#walker = frame.length > MAX_SHARED_BYTES ? largeWalker() : walker;
+    return this.#readFrame(frame);
   }
 
   /** The same for bytes that were loaded into the shared walker at `base`. */
@@ -76,10 +75,19 @@ export class OutputBatch {
     return this.#walker.text(idStart, idEnd);
   }
 
+  #readFrame(frame: Buffer): DecodeFault | null {
+    const at = this.#walker.load(frame);
+    return this.#read(at, at + frame.length);
+  }
+
   #read(start: number, end: number): DecodeFault | null {
     const { resultAt } = this.#walker;
     const isShared = this.#walker === walker;
     const left = this.#walker.read(start, end, isShared ? this.#owner : null, isShared ? this.#firstSlot : 0);
+    if (left === LIST_FULL) {
+      this.#walker = largeWalker();
+      return this.#readFrame(walker.bytes.subarray(start, end));
+    }
     if (left < 0)
       return left === MALFORMED ? 'malformed' : left === TRUNCATED ? 'truncated' : 'invalid_shape';
     if (left > 0) return 'trailing_bytes';

@@ -24,12 +24,15 @@ const FIRST_FREE = 4096;
 const PADDING_BYTES = 512;
 const FIRST_FRAME_BYTES = 128 * 1024;
 const FIRST_ROWS = 512;
+/** Of the walker that stays, so that no frame makes it large for good. */
+const MAX_SHARED_ROWS = 16 * 1024;
+const LARGE_KEPT_MS = 10_000;
 const SLOTS_AT_ONCE = 256;
 
 /** Failures of `read`, as in the module. */
 export const TRUNCATED = -1;
 export const MALFORMED = -2;
-const LIST_FULL = -4;
+export const LIST_FULL = -4;
 
 /** Whose requests the ids in a batch name. */
 export interface SlotOwner {
@@ -72,10 +75,13 @@ export class OutputWalker {
   #frameAt: number;
   #frameBytes = FIRST_FRAME_BYTES;
   #rows = FIRST_ROWS;
+  readonly #maxRows: number;
   readonly #freeSlots: number[] = [];
   #owner: SlotOwner | null = null;
 
-  constructor() {
+  /** `maxRows`: of a frame that lists more of them nothing is said but that. */
+  constructor(maxRows: number) {
+    this.#maxRows = maxRows;
     const slotOf = (start: number, end: number): number =>
       this.#owner === null ? 0 : this.#owner.slotOf(this.text(start, end));
     this.#exports = new WebAssembly.Instance(module, { 'output-walker': { slotOf } }).exports as Exports;
@@ -101,7 +107,7 @@ export class OutputWalker {
     const whose = owner === null ? 0 : owner.slotOwner << 8;
     for (;;) {
       const fault = this.#exports.read(start, end, whose, first, this.rowsAt, this.#rows);
-      if (fault !== LIST_FULL) return fault;
+      if (fault !== LIST_FULL || this.#rows * 2 > this.#maxRows) return fault;
       this.#rows *= 2;
       this.rowsAt = this.#reserve(this.#rows * ROW_BYTES);
     }
@@ -170,4 +176,17 @@ export class OutputWalker {
 }
 
 /** The one that all connections use: a frame is read and counted in one go. */
-export const walker = new OutputWalker();
+export const walker = new OutputWalker(MAX_SHARED_ROWS);
+
+let large: OutputWalker | null = null;
+let dropLarge: NodeJS.Timeout | undefined;
+
+/** For frames that would make the shared one large, whose memory never shrinks; it goes when none of them come any more. */
+export function largeWalker(): OutputWalker {
+  large ??= new OutputWalker(Number.POSITIVE_INFINITY);
+  clearTimeout(dropLarge);
+  dropLarge = setTimeout(() => {
+    large = null;
+  }, LARGE_KEPT_MS).unref();
+  return large;
+}

@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { request } from 'undici';
@@ -28,7 +29,14 @@ const faultCounters = [
   'steptap_adopted_requests_total',
 ];
 
-/** A steptap process of its own, as `steptap run` starts it. */
+/** What the image gives Node, so that what is measured is what runs. */
+function imageFlags(): string[] {
+  const dockerfile = readFileSync(join(packageRoot, 'deploy', 'Dockerfile'), 'utf8');
+  const entrypoint = JSON.parse(/^ENTRYPOINT (.*)$/m.exec(dockerfile)?.[1] ?? '[]') as string[];
+  return entrypoint.filter((argument) => argument.startsWith('--'));
+}
+
+/** A steptap process of its own, as the image starts it. */
 export class Sidecar {
   /** From spawn to the first 200 of /startupz, in milliseconds. */
   readonly startMillis: number;
@@ -41,13 +49,14 @@ export class Sidecar {
     this.startMillis = startMillis;
   }
 
-  /** Node flags for a profile of the sidecar come from STEPTAP_BENCH_NODE_FLAGS, for instance --cpu-prof. */
+  /** More Node flags, for a profile of the sidecar, come from STEPTAP_BENCH_NODE_FLAGS, for instance --cpu-prof. */
   static async start(flags: readonly string[]): Promise<Sidecar> {
     const port = await Sidecar.freePort();
     const nodeFlags = (process.env['STEPTAP_BENCH_NODE_FLAGS'] ?? '')
       .split(' ')
       .filter((flag) => flag !== '');
     const args = [
+      ...imageFlags(),
       ...nodeFlags,
       join(packageRoot, 'dist', 'proxy', 'main.js'),
       'run',

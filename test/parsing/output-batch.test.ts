@@ -158,6 +158,19 @@ test('a batch of more than a mebibyte does not make the memory grow that stays',
   t.like(batch, { engineIndex: 1, listed: 1 });
 });
 
+test('nor do hundreds of thousands of rows in a small frame', (t) => {
+  const before = walker.bytes.length;
+  const bytes = Buffer.from(encode([3, Array(300_000).fill(['', []])]));
+  t.true(bytes.length < 1024 ** 2);
+  t.is(batch.read(bytes, 0, bytes.length), null);
+  t.is(batch.listed, 300_000);
+  const row = new ListedRow();
+  batch.row(299_999, row);
+  t.like(row, { tokens: 0, finished: false });
+  t.is(batch.idOf(row), '');
+  t.true(walker.bytes.length - before < 4 * 1024 ** 2, `${walker.bytes.length - before} bytes`);
+});
+
 /** Scheduler stats are skipped where a frame ends like the last one: none ends like this. */
 function forgetTail(): void {
   const fields = [0, [['r1', []]], {}, 1.5, ...Array(90).fill(null)];
