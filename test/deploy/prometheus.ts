@@ -105,9 +105,20 @@ export class Prometheus {
     return waitFor(ask, { deadlineMs: 30_000, what: `alert ${name} fires` });
   }
 
-  async firing(): Promise<readonly string[]> {
-    const samples = await this.query('ALERTS{alertstate="firing"}');
-    return [...new Set(samples.map((sample) => sample.labels['alertname'] ?? ''))].sort();
+  /**
+   * Waits until no alert is left. One may fire for a moment here, where alerts don't wait as long as they are meant to:
+   * `increase` extrapolates, and a few samples in, two series that are scraped at other moments look different.
+   */
+  async untilQuiet(): Promise<void> {
+    let firing: string[] = [];
+    const isQuiet = async (): Promise<boolean> => {
+      const samples = await this.query('ALERTS{alertstate="firing"}');
+      firing = [...new Set(samples.map((sample) => sample.labels['alertname'] ?? ''))].sort();
+      return firing.length === 0;
+    };
+    await waitFor(isQuiet, { deadlineMs: 30_000, what: 'no alert' }).catch((cause: unknown) => {
+      throw new Error(`${firing.join(', ')} while all is well`, { cause });
+    });
   }
 
   async #get<T>(path: string): Promise<T> {
