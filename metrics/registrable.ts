@@ -2,8 +2,7 @@ import type { Metric } from 'prom-client';
 
 /** All that prom-client's registry asks of a metric (lib/registry.js: `name` to file it, `get` to print it). */
 export interface Registrable {
-  /** Not readonly: an OpenMetrics registry cuts `_total` off the name of a counter it prints. */
-  name: string;
+  readonly name: string;
   readonly help: string;
   readonly type: string;
   get(): Promise<{ name: string; help: string; type: string; values: readonly object[] }>;

@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Counter, collectDefaultMetrics, Gauge, type OpenMetricsContentType, Registry } from 'prom-client';
 import { FAMILIES, type FamilyName, type Telemetry } from '../proxy/telemetry.js';
 import type { IterationHistogram } from './iteration-histogram.js';
@@ -16,6 +17,9 @@ const MISNAMED_DEFAULTS = [
   'nodejs_active_resources_total',
 ];
 
+/** A scrape lets waiting batches pass when it has held the event loop this long. The largest family takes about as much. */
+const SLICE_MILLIS = 0.25;
+
 /** Everything that `/metrics` shows, in either format. */
 export class MetricsRegistry {
   readonly #telemetry: Telemetry;
@@ -30,10 +34,23 @@ export class MetricsRegistry {
     return this.#registries[format].contentType;
   }
 
-  /** One scrape. Numbers that are kept elsewhere are brought in first, once. */
-  render(format: ExpositionFormat): Promise<string> {
+  /**
+   * One scrape. Numbers that are kept elsewhere are brought in first, once. Each family is printed whole, but batches
+   * pass between families, so that numbers of different families may be some batches apart.
+   */
+  async render(format: ExpositionFormat): Promise<string> {
     this.#telemetry.fold();
-    return this.#registries[format].metrics();
+    const registry = this.#registries[format];
+    const families: string[] = [];
+    let begun = performance.now();
+    for (const { name } of registry.getMetricsAsArray()) {
+      families.push(await registry.getSingleMetricAsString(name));
+      if (performance.now() - begun < SLICE_MILLIS) continue;
+      await nextTurn();
+      begun = performance.now();
+    }
+    // As Registry.metrics() joins them.
+    return format === 'text' ? `${families.join('\n\n')}\n` : `${families.join('\n')}\n# EOF\n`;
   }
 }
 
@@ -97,9 +114,8 @@ function registerFamily(registry: Registry, telemetry: Telemetry, name: FamilyNa
 }
 
 /**
- * The same metrics for OpenMetrics. That format wants a counter's family without its `_total`, and prom-client
- * gets there by renaming the metric itself, for ever. So its OpenMetrics registry holds views, and the text
- * registry keeps the names. The views stand in the same order, since some defaults set others when they are read.
+ * The same metrics for OpenMetrics: views that give a counter's family without its `_total`, as that format wants it.
+ * They stand in the same order, since some defaults set others when they are read.
  */
 function openMetricsOf(text: Registry): Registry<OpenMetricsContentType> {
   const openMetrics = new Registry<OpenMetricsContentType>();
@@ -111,13 +127,10 @@ function openMetricsOf(text: Registry): Registry<OpenMetricsContentType> {
 }
 
 function openMetricsView(metric: Registrable, names: ReadonlySet<string>): Registrable {
+  const family = metric.type === 'counter' ? metric.name.replace(/_total$/, '') : metric.name;
   // `connections` and `connections_total` would be one family of two types. As `unknown` the counter keeps its name.
-  const clashes = metric.type === 'counter' && names.has(metric.name.replace(/_total$/, ''));
-  const view: Registrable = {
-    name: metric.name,
-    help: metric.help,
-    type: clashes ? 'unknown' : metric.type,
-    get: async () => ({ ...(await metric.get()), name: view.name, type: view.type }),
-  };
-  return view;
+  const clashes = family !== metric.name && names.has(family);
+  const name = clashes ? metric.name : family;
+  const type = clashes ? 'unknown' : metric.type;
+  return { name, type, help: metric.help, get: async () => ({ ...(await metric.get()), name, type }) };
 }

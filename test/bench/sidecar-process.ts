@@ -136,8 +136,11 @@ async function answers(url: string): Promise<boolean> {
   }
 }
 
-/** The frontend closes its handshake socket when all engines are ready, and may do so before it has read all. */
-const handshakeClosed = 'steptap_connection_failures_total{kind="handshake",reason="reset"}';
+/**
+ * The frontend closes its handshake socket when all engines are ready. It may do so before it has read all (reset), and
+ * an engine that is slow to close its own dials once more (dial_refused).
+ */
+const handshakeClosed = 'steptap_connection_failures_total{kind="handshake",';
 
 function isFault(line: string): boolean {
   if (line.startsWith(handshakeClosed)) return false;

@@ -130,19 +130,16 @@ test('OpenMetrics has the same series, families of counters without _total, and 
   t.is(registry.contentType('openmetrics'), 'application/openmetrics-text; version=1.0.0; charset=utf-8');
 });
 
-test('a scrape with 8 engines takes at most 2 ms of the event loop', async (t) => {
-  const { telemetry, histogram, registry } = setUp(8);
-  fill(telemetry, histogram, 8);
-  const times: number[] = [];
-  for (let run = 0; run < 80; run++) {
-    const before = process.cpuUsage();
-    await registry.render(run % 2 === 0 ? 'text' : 'openmetrics');
-    const { user, system } = process.cpuUsage(before);
-    if (run >= 30) times.push((user + system) / 1000); // compiled by then
-  }
-  const median = times.sort((a, b) => a - b)[25] as number;
-  t.log(`median ${median.toFixed(2)} ms of CPU`);
-  t.true(median <= 2, `median ${median} ms`);
+test('batches can pass in the middle of a scrape', async (t) => {
+  const { telemetry, histogram, registry } = setUp(2000);
+  fill(telemetry, histogram, 2000);
+  let turns = 0;
+  setImmediate(function turn() {
+    turns++;
+    setImmediate(turn).unref();
+  }).unref();
+  await registry.render('text');
+  t.true(turns > 0);
 });
 
 test('neither the registry nor a scrape keeps the process alive', async (t) => {
