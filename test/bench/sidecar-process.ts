@@ -1,8 +1,8 @@
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { request } from 'undici';
+import { imageNodeFlags } from '../support/image.js';
 import { LineProcess } from './line-process.js';
 import { packageRoot } from './toolchain.js';
 
@@ -29,13 +29,6 @@ const faultCounters = [
   'steptap_adopted_requests_total',
 ];
 
-/** What the image gives Node, so that what is measured is what runs. */
-function imageFlags(): string[] {
-  const dockerfile = readFileSync(join(packageRoot, 'deploy', 'Dockerfile'), 'utf8');
-  const entrypoint = JSON.parse(/^ENTRYPOINT (.*)$/m.exec(dockerfile)?.[1] ?? '[]') as string[];
-  return entrypoint.filter((argument) => argument.startsWith('--'));
-}
-
 /** A steptap process of its own, as the image starts it. */
 export class Sidecar {
   /** From spawn to the first 200 of /startupz, in milliseconds. */
@@ -56,7 +49,7 @@ export class Sidecar {
       .split(' ')
       .filter((flag) => flag !== '');
     const args = [
-      ...imageFlags(),
+      ...imageNodeFlags(),
       ...nodeFlags,
       join(packageRoot, 'dist', 'proxy', 'main.js'),
       'run',

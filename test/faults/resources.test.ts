@@ -40,6 +40,7 @@ for (const way of WAYS) {
     await round(CONNECTIONS);
     const before = sidecar.rss;
     await round(3 * CONNECTIONS);
+    t.log(`grew by ${(sidecar.rss - before) / MEBIBYTE} MiB`);
     t.true(sidecar.rss - before < GROWTH_BYTES, `grew by ${(sidecar.rss - before) / MEBIBYTE} MiB`);
     t.is(
       (await sidecar.status()).endpoints.reduce((sum, { connections }) => sum + connections, 0),

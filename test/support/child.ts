@@ -27,11 +27,17 @@ export class Child {
   readonly #waiting = new Set<() => void>();
 
   /** `script` is relative to this file, in dist/test/support. */
-  constructor(what: string, script: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
+  constructor(
+    what: string,
+    script: string,
+    args: readonly string[],
+    env: NodeJS.ProcessEnv = {},
+    nodeFlags: readonly string[] = [],
+  ) {
     this.#what = what;
     const path = fileURLToPath(new URL(script, import.meta.url));
     // A terminal's Ctrl-C goes to all processes of a group; children end when told to, in order.
-    const child = spawn(process.execPath, [path, ...args], {
+    const child = spawn(process.execPath, [...nodeFlags, path, ...args], {
       env: { ...process.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
       detached: true,

@@ -6,6 +6,7 @@ import { parsePrometheusText } from './prometheus-text.js';
 export interface SidecarOptions {
   readonly args: readonly string[];
   readonly env?: NodeJS.ProcessEnv;
+  readonly nodeFlags?: readonly string[];
 }
 
 export class SidecarProcess {
@@ -52,9 +53,14 @@ export class SidecarProcess {
 }
 
 /** Starts `steptap run` with a free metrics port unless `args` name one; resolves when everything is bound. */
-export async function startSidecar({ args, env = {} }: SidecarOptions): Promise<SidecarProcess> {
+export async function startSidecar({
+  args,
+  env = {},
+  nodeFlags = [],
+}: SidecarOptions): Promise<SidecarProcess> {
   const port = args.includes('--metrics-port') ? [] : ['--metrics-host', '127.0.0.1', '--metrics-port', '0'];
-  const child = new Child('the sidecar', '../../proxy/main.js', ['run', ...args, ...port], env);
+  const run = ['run', ...args, ...port];
+  const child = new Child('the sidecar', '../../proxy/main.js', run, env, nodeFlags);
   try {
     const { metricsUrl } = await child.line((line) => typeof line['metricsUrl'] === 'string', 'it is bound');
     return new SidecarProcess(child, String(metricsUrl));

@@ -1,6 +1,7 @@
 /** steptap as a process of its own, to be stopped, killed, started again, starved and looked at from outside. */
 import { execFileSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
+import { imageNodeFlags } from './image.js';
 import type { LogLine, Status } from './in-process.js';
 import { seriesKey } from './prometheus-text.js';
 import { type SidecarProcess, startSidecar } from './sidecar.js';
@@ -17,13 +18,13 @@ export class Victim {
     this.#process = process;
   }
 
-  /** Started and bound; killed with its scope. */
+  /** Started as in the image, and bound; killed with its scope. */
   static async start(
     scope: Scope,
     args: readonly string[],
     env: Readonly<Record<string, string>> = {},
   ): Promise<Victim> {
-    const victim = new Victim(args, await startSidecar({ args, env }));
+    const victim = new Victim(args, await startSidecar({ args, env, nodeFlags: imageNodeFlags() }));
     scope.teardown(() => victim.kill());
     return victim;
   }

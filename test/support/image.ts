@@ -1,0 +1,12 @@
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+const DOCKERFILE = fileURLToPath(new URL('../../../deploy/Dockerfile', import.meta.url));
+
+/** What the image gives Node besides the script, so that what is tested and measured is what runs. */
+export function imageNodeFlags(): string[] {
+  const entrypoint = JSON.parse(
+    /^ENTRYPOINT (.*)$/m.exec(readFileSync(DOCKERFILE, 'utf8'))?.[1] ?? '[]',
+  ) as string[];
+  return entrypoint.filter((argument) => argument.startsWith('--'));
+}
