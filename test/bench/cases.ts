@@ -23,7 +23,7 @@ export interface Case {
   readonly workload: Workload;
   /** Messages per second to measure latency at, slowest first; throughput is always measured. */
   readonly rates: readonly number[];
-  /** Whether /metrics is fetched each second meanwhile (only steptap has something to fetch). */
+  /** Whether /metrics is fetched each second meanwhile, in the other hops from an idle steptap beside them. */
   readonly scraped: boolean;
   /** Whether --quick runs it. */
   readonly quick: boolean;

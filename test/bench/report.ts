@@ -65,7 +65,9 @@ round, each with fresh processes: \`none\`; \`zmq_proxy\`, libzmq's C proxy (tes
 \`vllm:iteration_tokens_total\` is compared with what was sent, sum and count, and its error counters with zero: a session that differs
 by one ends the benchmark. Messages are real ones of vLLM 0.32 (outputs of 18 fields, ids of 48 bytes, scheduler stats), with other ids and
 tokens; names are \`transport/engines/outputs in a batch\`. High-water mark 1000 on every libzmq socket. Latency: CLOCK_MONOTONIC in the
-batch's timestamp field, read when the receiver has the message. CPU: all threads of the hop's process.`;
+batch's timestamp field, read when the receiver has the message. CPU: all threads of the hop's process.
+\`scraped\`: \`/metrics\` is fetched each second, in the other hops from an idle steptap beside them, since a scrape takes CPU time from
+the peers as well. steptap is started with the image's flags of Node.`;
 
 function throughputCells(row: ThroughputRow): string[] {
   return [

@@ -7,6 +7,7 @@ import { type ScriptedMessage, writeScript } from './messages.js';
 import type { Peer, PeerKind, Received } from './peers.js';
 import { cpuMicros, rssMegabytes } from './procfs.js';
 import { measureScrape } from './sidecar-facts.js';
+import { Sidecar } from './sidecar-process.js';
 
 /** How long each phase is to last, in seconds. */
 export interface Durations {
@@ -51,6 +52,7 @@ export async function runSession(
   const sockets = mkdtempSync(join(tmpdir(), 'steptap-bench-'));
   let hop: Hop | undefined;
   let engine: Peer | undefined;
+  let bystander: Sidecar | undefined;
   try {
     const { transport, engines } = benchCase;
     hop = await startHop(hopName, { transport, engines, peers: peerKind, folder: sockets });
@@ -58,7 +60,11 @@ export async function runSession(
     const peers = await hop.frontend.join(benchCase.engines, hop.handshake, hop.init);
     engine = peers.engine;
     const run = new Run(trafficOf(benchCase), folder, hop, peers.frontend, peers.engine);
-    const scraper = benchCase.scraped ? setInterval(() => void hop?.sidecar?.scrape(), 1000) : undefined;
+    // A scrape takes CPU time that the peers could use. Without a steptap in between, one that is idle is scraped.
+    if (benchCase.scraped && hop.sidecar === undefined)
+      bystander = await Sidecar.start(['--ipc-dir', folder]);
+    const scraped = hop.sidecar ?? bystander;
+    const scraper = benchCase.scraped ? setInterval(() => void scraped?.scrape(), 1000) : undefined;
     try {
       const phases = await run.measure(benchCase.rates, durations);
       clearInterval(scraper);
@@ -72,6 +78,7 @@ export async function runSession(
   } finally {
     await engine?.stop();
     await hop?.stop();
+    await bystander?.stop();
     for (const path of [folder, sockets]) rmSync(path, { recursive: true, force: true });
   }
 }
