@@ -5,8 +5,8 @@
  *
  * First an engine has 1 GB for a frontend that does not read for 30 seconds. Then both ways in run side by side: in
  * each round some faults that must change nothing, then a reconciliation of every series with the frontend's own,
- * then now and again a kill -9 of steptap (handshake) or of all of vLLM (directory) under load. Ends with 0 when
- * nothing differed, nothing was lost but what was inside a killed process, and memory stayed where it was.
+ * then now and again a kill -9 of steptap (handshake) or of all of vLLM (directory) under load. Beside them one more steptap
+ * has 10,000 requests in flight and a frontend that reads by fits and starts. Ends with 0 when nothing differed, nothing was lost but what was inside a killed process, and memory stayed where it was.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
@@ -15,6 +15,7 @@ import { flood } from '../support/toxic-flood.js';
 import { WAYS, type Way } from '../support/toxic-rig.js';
 import { ProgramScope } from '../support/toxic-scope.js';
 import { Random } from '../transparency/random.js';
+import { CROWD_REQUESTS, crowd } from './crowd.js';
 import { HARMLESS } from './faults.js';
 import { leastPerMinute, type Resident, slopePerMinute } from './memory.js';
 import { Stack } from './stack.js';
@@ -89,7 +90,8 @@ async function soak(way: Way): Promise<void> {
       if (way === 'handshake' && round % 2 === 0) await killedUnderLoad(stack, random);
       if (way === 'directory' && round % 4 === 0) await stack.restartVllm();
     }
-    judgeMemory(way, memory);
+    // In the other way in it is killed again and again.
+    if (way === 'directory') judgeMemory(way, memory);
     const { finished, failed, unfinished } = stack.requests;
     say(`${way}: ${finished} requests finished, ${failed} refused and ${unfinished} unfinished around kills`);
     say(`${way}: ${stack.compared} series compared`);
@@ -136,14 +138,31 @@ async function reconcile(stack: Stack, what: string): Promise<void> {
   else say(`${stack.way}, ${what}: all series as the frontend's, ${mebibytes(stack.steptap.rss)} resident`);
 }
 
-function judgeMemory(way: Way, memory: readonly Resident[]): void {
+async function crowded(): Promise<void> {
+  const scope = new ProgramScope();
+  const name = 'crowd';
+  try {
+    const { memory, tracked, sent, counted } = await crowd(scope, 'directory', deadline);
+    say(`${name}: ${tracked} requests tracked, ${counted.count} batches and ${counted.sum} tokens counted`);
+    if (tracked !== CROWD_REQUESTS) problem(`${name}: ${CROWD_REQUESTS} are in flight`);
+    if (counted.count !== sent.count || counted.sum !== sent.sum)
+      problem(`${name}: sent were ${sent.count} batches and ${sent.sum} tokens`);
+    const highest = Math.max(...memory.map(({ bytes }) => bytes));
+    say(`${name}: ${mebibytes(highest)} resident at most`);
+    if (highest > RSS_LIMIT_BYTES) problem(`${name}: more than ${mebibytes(RSS_LIMIT_BYTES)}`);
+    judgeMemory(name, memory);
+  } finally {
+    await scope.end();
+  }
+}
+
+function judgeMemory(name: string, memory: readonly Resident[]): void {
   const begin = (memory[0]?.at ?? 0) + WARM_UP_MS;
   const floors = leastPerMinute(memory.filter(({ at }) => at >= begin));
-  // In the other way in it is killed again and again.
-  if (way !== 'directory' || floors.length < 3) return;
+  if (floors.length < 3) return;
   const slope = slopePerMinute(floors);
-  say(`${way}: memory grows by ${mebibytes(slope)} a minute`);
-  if (minutes >= SLOPE_AFTER_MINUTES && slope > SLOPE_LIMIT_BYTES) problem(`${way}: memory grows`);
+  say(`${name}: memory grows by ${mebibytes(slope)} a minute`);
+  if (minutes >= SLOPE_AFTER_MINUTES && slope > SLOPE_LIMIT_BYTES) problem(`${name}: memory grows`);
 }
 
 function mebibytes(bytes: number): string {
@@ -152,7 +171,7 @@ function mebibytes(bytes: number): string {
 
 try {
   await floodBothWays();
-  await Promise.all(WAYS.map(soak));
+  await Promise.all([...WAYS.map(soak), crowded()]);
 } catch (error) {
   problem(error instanceof Error ? (error.stack ?? messageOf(error)) : String(error));
 }
