@@ -12,13 +12,12 @@
  * frames on its own (zmtp/frame-cutter.ts): nothing that goes wrong there may touch what is relayed.
  */
 import { areInvalid, COMMAND, LONG, LONG_HEADER, longLength, MORE, SHORT_HEADER } from './zmtp/flags.js';
-import { GREETING_LENGTH, judgeOpening, mechanismOf } from './zmtp/greeting.js';
+import { GreetingReader } from './zmtp/greeting.js';
 
 const MAX_WAITING_BYTES = 64 * 1024;
 
 export class WholeMessages {
-  #greeting: Buffer | null = Buffer.alloc(GREETING_LENGTH);
-  #greetingLength = 0;
+  readonly #greeting = new GreetingReader();
   /** No ZMTP 3 of mechanism NULL. */
   #isOpaque = false;
   #waiting = 0;
@@ -51,12 +50,13 @@ export class WholeMessages {
 
   #passing(chunk: Buffer): number {
     const end = chunk.length;
-    let boundary = 0;
-    if (this.#greeting !== null) {
-      boundary = this.#passGreeting(this.#greeting, chunk);
-      this.#next = boundary;
-    }
     if (this.#isOpaque) return end;
+    let boundary = 0;
+    if (this.#greeting.left > 0) {
+      // It goes on as it comes, since each side waits for the other's.
+      boundary = this.#next = this.#greeting.push(chunk);
+      if (this.#greeting.fault !== null) return this.#becomeOpaque(end);
+    }
 
     let at = this.#next;
     let inside = this.#isInside;
@@ -102,18 +102,6 @@ export class WholeMessages {
     this.#frameLeft = after - end;
     if (after > end) this.#isLastFrame = endsMessage(chunk[at] as number, inside);
     return end;
-  }
-
-  /** The greeting goes on as it comes, since each side waits for the other's. Returns how much of `chunk` it is. */
-  #passGreeting(greeting: Buffer, chunk: Buffer): number {
-    const taken = chunk.copy(greeting, this.#greetingLength);
-    this.#greetingLength += taken;
-    if (judgeOpening(greeting.subarray(0, this.#greetingLength)) === 'not_zmtp') this.#isOpaque = true;
-    if (this.#greetingLength === GREETING_LENGTH) {
-      this.#greeting = null;
-      if (mechanismOf(greeting) !== 'NULL') this.#isOpaque = true;
-    }
-    return taken;
   }
 
   #becomeOpaque(passing: number): number {

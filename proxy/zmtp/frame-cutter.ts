@@ -11,7 +11,7 @@
  * arrived, never with what the header claims; the rest is skipped by length.
  */
 import { areInvalid, COMMAND, LONG, LONG_HEADER, longLength, MORE, SHORT_HEADER } from './flags.js';
-import { GREETING_LENGTH, judgeOpening, mechanismOf } from './greeting.js';
+import { GreetingReader } from './greeting.js';
 
 /** READY carries a socket type and an identity of at most 255 bytes; anything longer is not needed. */
 const MAX_COMMAND_BYTES = 4096;
@@ -39,8 +39,7 @@ export class FrameCutter {
   /** Once set nothing is read any more. */
   fault: FramingFault | null = null;
 
-  #greeting: Buffer | null = Buffer.alloc(GREETING_LENGTH);
-  #greetingLength = 0;
+  readonly #greeting = new GreetingReader();
   readonly #header = Buffer.alloc(LONG_HEADER);
   #headerLength = 0;
   /** Index of the frame in its message. */
@@ -65,32 +64,20 @@ export class FrameCutter {
 
   /** Bytes of the greeting that are still to come. */
   get greetingLeft(): number {
-    return this.#greeting === null ? 0 : GREETING_LENGTH - this.#greetingLength;
+    return this.#greeting.left;
   }
 
   push(chunk: Buffer): void {
     if (this.fault !== null) return;
     const end = chunk.length;
-    let at = this.#greeting === null ? 0 : this.#readGreeting(this.#greeting, chunk);
+    let at = this.#greeting.push(chunk);
+    this.fault = this.#greeting.fault;
     while (at < end && this.fault === null) {
       if (this.#left > 0) at = this.#continueBody(chunk, at, end);
       else if (this.#headerLength > 0) at = this.#continueHeader(chunk, at, end);
       else at = this.#readFrame(chunk, at, end);
     }
     this.sink.pushed?.();
-  }
-
-  #readGreeting(greeting: Buffer, chunk: Buffer): number {
-    const taken = chunk.copy(greeting, this.#greetingLength);
-    this.#greetingLength += taken;
-    const opening = judgeOpening(greeting.subarray(0, this.#greetingLength));
-    if (opening === 'not_zmtp') {
-      this.fault = 'not_zmtp';
-    } else if (this.#greetingLength === GREETING_LENGTH) {
-      if (mechanismOf(greeting) !== 'NULL') this.fault = 'mechanism';
-      this.#greeting = null;
-    }
-    return taken;
   }
 
   /** The common case: header and body in one chunk. Returns where the next frame begins. */

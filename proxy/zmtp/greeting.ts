@@ -31,6 +31,32 @@ export function mechanismOf(greeting: Buffer): string {
   return name.replace(/\0+$/, '');
 }
 
+/** Gathers the greeting of one direction from the pieces it comes in, and judges it. */
+export class GreetingReader {
+  /** `not_zmtp` as soon as it shows, `mechanism` (another than NULL) at the end. */
+  fault: 'not_zmtp' | 'mechanism' | null = null;
+  /** Freed once it is whole. */
+  #bytes: Buffer | null = Buffer.alloc(GREETING_LENGTH);
+  #length = 0;
+
+  /** Bytes that are still to come. */
+  get left(): number {
+    return GREETING_LENGTH - this.#length;
+  }
+
+  /** How many of the first bytes of `chunk` belong to the greeting; 0 once it is whole. */
+  push(chunk: Buffer): number {
+    if (this.#bytes === null) return 0;
+    const taken = chunk.copy(this.#bytes, this.#length);
+    this.#length += taken;
+    const begun = this.#bytes.subarray(0, this.#length);
+    if (judgeOpening(begun) === 'not_zmtp') this.fault = 'not_zmtp';
+    else if (this.left === 0 && mechanismOf(begun) !== 'NULL') this.fault = 'mechanism';
+    if (this.left === 0) this.#bytes = null;
+    return taken;
+  }
+}
+
 /** A greeting as a peer of version 3.1 with mechanism NULL sends it. */
 export function nullGreeting(): Buffer {
   const greeting = Buffer.alloc(GREETING_LENGTH);
