@@ -88,8 +88,8 @@ until_ok() { # URL
 }
 
 # As the image starts it, flags of Node included.
-read -ra entrypoint < <(sed -n 's/^ENTRYPOINT //p' "$repo/deploy/Dockerfile" | "$node" -e '
-  console.log(...JSON.parse(require("node:fs").readFileSync(0, "utf8")).slice(1))')
+read -ra entrypoint < <("$node" -e "
+  import('$repo/dist/test/support/image.js').then(({ imageEntrypoint }) => console.log(...imageEntrypoint().slice(1)))")
 (contained "${entrypoint[@]}" run --ipc-dir /run/steptap --frontend-url "http://127.0.0.1:$vllm" \
   --metrics-host 127.0.0.1 --metrics-port "$port") >"$work/log" 2>&1 &
 pid=$!

@@ -9,7 +9,7 @@ import { totals } from '../support/toxic-stand-ins.js';
 import type { ZmtpPeer } from '../support/toxic-zmtp.js';
 import type { Resident } from './memory.js';
 
-export const CROWD_REQUESTS = 10_000;
+const REQUESTS = 10_000;
 /** Of each batch; all have their turn, so that a new request is known long before its first output. */
 const OUTPUTS = 256;
 const FINISHED_PER_BATCH = 8;
@@ -22,13 +22,14 @@ const WATCH_MS = 1000;
 
 export interface Crowd {
   readonly memory: readonly Resident[];
-  /** `steptap_tracked_requests` at the end. */
-  readonly tracked: number | undefined;
   readonly sent: { readonly count: number; readonly sum: number };
   readonly counted: { readonly count: number; readonly sum: number };
 }
 
-/** Batches of 256 outputs, 100 a second at most, until `deadline` (of performance.now()). */
+/**
+ * Batches of 256 outputs, 100 a second at most, until `deadline` (of performance.now()). Rejects when not all requests
+ * are tracked at the begin or the end.
+ */
 export async function crowd(scope: Scope, way: Way, deadline: number): Promise<Crowd> {
   const { frontend, sidecar, join } = await startProcessRig(scope, way);
   const { outputs } = await join(0);
@@ -41,8 +42,8 @@ export async function crowd(scope: Scope, way: Way, deadline: number): Promise<C
     return id;
   };
   const inFlight: string[] = [];
-  while (inFlight.length < CROWD_REQUESTS) inFlight.push(await addRequest());
-  await eventually('all requests tracked', async () => (await tracked()) === CROWD_REQUESTS);
+  while (inFlight.length < REQUESTS) inFlight.push(await addRequest());
+  await untilAllAreTracked();
 
   const memory: Resident[] = [];
   const watch = setInterval(() => memory.push({ at: performance.now(), bytes: sidecar.rss }), WATCH_MS);
@@ -60,17 +61,20 @@ export async function crowd(scope: Scope, way: Way, deadline: number): Promise<C
     sent.sum += OUTPUTS;
     if (!outputs.send(message)) await once(outputs.socket, 'drain');
     inFlight.push(...turn.slice(FINISHED_PER_BATCH));
-    while (inFlight.length < CROWD_REQUESTS) inFlight.push(await addRequest());
+    while (inFlight.length < REQUESTS) inFlight.push(await addRequest());
     await delay(STEP_MS);
   }
   clearInterval(watch);
   await stopReading();
   await eventually('all bytes', () => reader.received.bytes === outputs.sent.bytes, 60_000);
-  await eventually('all requests tracked', async () => (await tracked()) === CROWD_REQUESTS);
-  return { memory, tracked: await tracked(), sent, counted: totals(await sidecar.samples()) };
+  await untilAllAreTracked();
+  return { memory, sent, counted: totals(await sidecar.samples()) };
 
-  function tracked(): Promise<number | undefined> {
-    return sidecar.sample('steptap_tracked_requests', { client: '0' });
+  async function untilAllAreTracked(): Promise<void> {
+    await eventually(
+      `${REQUESTS} requests tracked`,
+      async () => (await sidecar.sample('steptap_tracked_requests', { client: '0' })) === REQUESTS,
+    );
   }
 
   /** Returns its end. */
